@@ -1,0 +1,3 @@
+module github.com/rconn/rdma
+
+go 1.26

@@ -1,0 +1,39 @@
+#!/bin/bash
+# Installs the Debian packages that the test bed needs, or says which are missing.
+set -euo pipefail
+
+packages=(
+	# the emulator, and what builds its initramfs and the siw module
+	qemu-system-x86 busybox-static cpio kmod xz-utils gcc make
+	# the guest's user space: it runs from this machine's root
+	rdma-core ibverbs-providers libibverbs-dev librdmacm-dev iproute2 iputils-ping
+	# peers that nobody here wrote
+	rdmacm-utils perftest ibverbs-utils curl
+)
+
+say() { echo "testbed: $*" >&2; }
+
+if [[ $(uname -sm) != "Linux x86_64" ]]; then
+	say "needs Linux on x86-64, this is $(uname -sm)"
+	exit 1
+fi
+if ! command -v apt-get dpkg-query >/dev/null; then
+	say "sets itself up on Debian only (no apt-get here); it would need: ${packages[*]}"
+	exit 1
+fi
+
+installed=" $(dpkg-query -W -f='${Package}:${db:Status-Status} ' "${packages[@]}" 2>/dev/null || true)"
+missing=()
+for p in "${packages[@]}"; do
+	[[ $installed == *" $p:installed "* ]] || missing+=("$p")
+done
+((${#missing[@]})) || exit 0
+
+if ((EUID != 0)); then
+	say "missing packages; as root: apt-get install --no-install-recommends ${missing[*]}"
+	exit 1
+fi
+say "installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq update
+apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,117 @@
+package verbs
+
+import "fmt"
+
+// QPType is the service a queue pair gives.
+type QPType uint8
+
+// The QP types. RC, reliable connected, is the default.
+const (
+	RC QPType = iota
+	UC
+	UD
+)
+
+// String returns the type's name.
+func (t QPType) String() string {
+	names := [...]string{"RC", "UC", "UD"}
+	if int(t) < len(names) {
+		return names[t]
+	}
+	return fmt.Sprintf("QPTYPE(%d)", uint8(t))
+}
+
+// QPState is a queue pair's state.
+type QPState uint8
+
+// The states of a QP, with the values of ibv_qp_state.
+const (
+	QPReset QPState = iota
+	QPInit
+	QPRTR
+	QPRTS
+	QPSQD
+	QPSQE
+	QPError
+)
+
+// String returns the state's name as rdma-core writes it.
+func (s QPState) String() string {
+	names := [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("QPSTATE(%d)", uint8(s))
+}
+
+// QPCap is the size of a queue pair.
+type QPCap struct {
+	MaxSendWR  int // entries of the send queue
+	MaxRecvWR  int // entries of the receive queue
+	MaxSendSGE int // scatter/gather entries of a send
+	MaxRecvSGE int // scatter/gather entries of a receive
+	MaxInline  int // bytes of inline payload
+}
+
+// QPOptions describe a queue pair to be made.
+type QPOptions struct {
+	Type   QPType
+	SendCQ CQ
+	RecvCQ CQ // may be the same as SendCQ
+
+	// Cap is what is asked for; the provider may grant more. Beyond the device's limits creation fails with an error
+	// that names the limit; Cap.MaxInline alone is lowered to what the device has.
+	Cap QPCap
+
+	// SignalAll gives every send work request a completion, signaled or not.
+	SignalAll bool
+}
+
+// QPAttr are the attributes of a QP that Query reads and Modify writes.
+type QPAttr struct {
+	State       QPState
+	PathMTU     int   // bytes
+	AckTimeout  uint8 // local ack timeout: 4.096 µs × 2^n; 0: infinite
+	RetryCount  uint8 // 0 to 7 retries after a lost answer
+	RNRRetry    uint8 // 0 to 6 retries after receiver-not-ready, 7: for ever
+	MinRNRTimer uint8 // what this side asks its peer to wait after RNR: an encoding, 0 means 655.36 ms, 1 means 10 µs (IBTA table 45)
+	DestQPNum   uint32
+	SQPSN       uint32
+	RQPSN       uint32
+}
+
+// QPAttrMask says which attributes Modify writes.
+type QPAttrMask uint32
+
+// The attributes that can be written.
+const (
+	AttrState QPAttrMask = 1 << iota
+	AttrMinRNRTimer
+)
+
+// QP is a queue pair.
+type QP interface {
+	// Num is the queue pair number.
+	Num() uint32
+
+	// Cap is what was granted.
+	Cap() QPCap
+
+	// PostSend hands work requests to the send queue, in order, and returns how many it took. Fewer than len(wrs) come
+	// with an error about the first not taken: ErrQueueFull, a wrong request, ErrClosed. Results arrive in the send CQ. A QP in the
+	// error state takes requests and flushes them.
+	PostSend(wrs []SendWR) (int, error)
+
+	// PostRecv hands work requests to the receive queue, as PostSend does. It may be called before the QP is connected.
+	PostRecv(wrs []RecvWR) (int, error)
+
+	// Query reads the attributes from the device. What the transport does not have is 0.
+	Query() (QPAttr, error)
+
+	// Modify writes the attributes in mask. Moving to QPError flushes all outstanding work requests to their CQs.
+	Modify(attr QPAttr, mask QPAttrMask) error
+
+	// Close destroys the QP. Once it has returned the device touches no memory on its behalf; completions not yet polled
+	// may be gone.
+	Close() error
+}
