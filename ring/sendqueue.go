@@ -1,0 +1,59 @@
+package ring
+
+// sendQueue counts the operations between post and completion. Only some are signaled; a completion stands for all
+// before it.
+type sendQueue struct {
+	inFlight []entryInFlight // by seq modulo its length, which is the depth of the queue
+	done     uint64          // operations completed
+	posted   uint64          // operations posted
+	control  int             // messages other than data in flight
+
+	// Since the last signaled operation:
+	ops, controls, bytes int
+	bytesMax             int
+}
+
+type entryInFlight struct {
+	pos     uint64 // stream position behind the operation
+	control bool
+}
+
+func newSendQueue(depth, ringSize int) sendQueue {
+	return sendQueue{inFlight: make([]entryInFlight, depth), bytesMax: max(1, ringSize/4)}
+}
+
+// room is the number of operations that fit.
+func (q *sendQueue) room() int { return len(q.inFlight) - int(q.posted-q.done) }
+
+// push counts an operation in and gives it its number. last marks one that nothing may follow.
+func (q *sendQueue) push(op *Op, pos uint64, control, last bool) {
+	op.Seq = q.posted
+	q.inFlight[q.posted%uint64(len(q.inFlight))] = entryInFlight{pos, control}
+	q.posted++
+	q.ops++
+	q.bytes += op.Len
+	if control {
+		q.control++
+		q.controls++
+	}
+	// A quarter of anything may wait for a completion that nobody asked for, never more: the rest is enough to go on.
+	op.Signal = last || q.ops >= len(q.inFlight)/4 || q.bytes >= q.bytesMax || q.controls >= controlReserve/2
+	if op.Signal {
+		q.ops, q.controls, q.bytes = 0, 0, 0
+	}
+}
+
+// complete counts out everything up to operation seq and returns the stream position behind it.
+func (q *sendQueue) complete(seq uint64) (pos uint64, ok bool) {
+	if seq < q.done || seq >= q.posted {
+		return 0, false
+	}
+	for ; q.done <= seq; q.done++ {
+		e := q.inFlight[q.done%uint64(len(q.inFlight))]
+		pos = e.pos
+		if e.control {
+			q.control--
+		}
+	}
+	return pos, true
+}

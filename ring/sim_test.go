@@ -1,0 +1,276 @@
+package ring
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// end is one side of a simulated connection: a stream, its memory, and a device that carries out operations in order.
+type end struct {
+	*Stream
+	name     string
+	peer     *end
+	cfg      Config
+	posted   []Op // the wire towards the peer
+	arrived  []arrival
+	acks     []uint64 // signaled operations carried out, completion not yet seen
+	receives int      // posted receives not used up
+
+	toWrite, written, read int // stream bytes
+}
+
+type arrival struct {
+	m       Message
+	byteLen int
+}
+
+const (
+	simTable = 0x1000_0000
+	simRing  = 0x2000_0000
+)
+
+func newEnd(t testing.TB, name string, cfg Config, sendRing, recvRing int) *end {
+	cfg.Send = make([]byte, SendSize(sendRing, cfg.SendQueue))
+	cfg.Recv = make([]byte, recvRing)
+	cfg.Table = make([]byte, TableSize)
+	cfg.RecvAddr, cfg.RecvRKey, cfg.TableAddr, cfg.TableRKey = simRing, 7, simTable, 8
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &end{Stream: s, name: name, cfg: cfg, receives: cfg.Receives()}
+}
+
+// connect joins two ends through the encoded handshakes.
+func connect(t testing.TB, a, b *end) {
+	a.peer, b.peer = b, a
+	for _, e := range []*end{a, b} {
+		h, err := ParseHandshake(e.peer.Handshake().Append(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Start(h)
+	}
+}
+
+// pattern is the stream byte at a position: any slip shows.
+func pattern(name string, pos int) byte { return byte(pos*31+pos>>8) ^ name[0] }
+
+// actions are the things that may happen next at this end; each returns whether it changed anything.
+var actions = []func(*end, *rand.Rand) (bool, error){
+	(*end).doWrite, (*end).doRead, (*end).doPost, (*end).doRepost, (*end).doDeliver, (*end).doAck, (*end).doReceive,
+}
+
+func (e *end) doWrite(r *rand.Rand) (bool, error) {
+	span := e.WriteSpan()
+	n := min(len(span), e.toWrite-e.written, 1+r.IntN(e.size()))
+	if n <= 0 {
+		return false, nil
+	}
+	for i := range n {
+		span[i] = pattern(e.name, e.written+i)
+	}
+	e.Commit(n)
+	e.written += n
+	if e.written == e.toWrite {
+		e.Shutdown()
+	}
+	return true, nil
+}
+
+func (e *end) size() int { return len(e.cfg.Recv) + 1 }
+
+func (e *end) doRead(r *rand.Rand) (bool, error) {
+	span := e.ReadSpan()
+	n := min(len(span), 1+r.IntN(e.size()))
+	for i := range n {
+		if want := pattern(e.peer.name, e.read+i); span[i] != want {
+			return false, fmt.Errorf("byte %d is %#x, want %#x", e.read+i, span[i], want)
+		}
+	}
+	clear(span[:n]) // so that bytes announced and not written would show
+	e.Consume(n)
+	e.read += n
+	return n > 0, nil
+}
+
+func (e *end) doPost(*rand.Rand) (bool, error) {
+	var op Op
+	if !e.Next(&op) {
+		return false, nil
+	}
+	if op.Off < 0 || op.Off+op.Len > len(e.cfg.Send) {
+		return false, fmt.Errorf("%v outside of the send memory", op)
+	}
+	e.posted = append(e.posted, op)
+	if len(e.posted)+len(e.acks) > e.cfg.SendQueue {
+		return false, fmt.Errorf("send queue overrun")
+	}
+	return true, nil
+}
+
+func (e *end) doRepost(r *rand.Rand) (bool, error) {
+	if e.Owed() == 0 {
+		return false, nil
+	}
+	n := 1 + r.IntN(e.Owed())
+	e.receives += n
+	e.Reposted(n)
+	return true, nil
+}
+
+// doDeliver carries out the oldest operation: the payload is read from the send memory only now.
+func (e *end) doDeliver(*rand.Rand) (bool, error) {
+	if len(e.posted) == 0 {
+		return false, nil
+	}
+	op, p := e.posted[0], e.peer
+	if op.Kind != Write {
+		if p.receives == 0 {
+			if e.cfg.Variant == Separate {
+				return false, fmt.Errorf("%v finds no receive", op)
+			}
+			return false, nil // receiver not ready: tried again
+		}
+		p.receives--
+	}
+	e.posted = e.posted[1:]
+	payload := e.cfg.Send[op.Off:][:op.Len]
+	switch op.Kind {
+	case WriteImm:
+		if err := p.place(op, payload); err != nil {
+			return false, err
+		}
+		p.arrived = append(p.arrived, arrival{op.Msg, op.Len})
+	case Write:
+		if err := p.place(op, payload); err != nil {
+			return false, err
+		}
+	case Send:
+		p.arrived = append(p.arrived, arrival{Message(binary.LittleEndian.Uint32(payload)), op.Len})
+	}
+	if op.Signal {
+		e.acks = append(e.acks, op.Seq)
+	}
+	return true, nil
+}
+
+// place is an RDMA write into this end's memory. Ring bytes that were not consumed must not be overwritten.
+func (e *end) place(op Op, payload []byte) error {
+	switch op.RKey {
+	case e.cfg.TableRKey:
+		if off := op.Addr - simTable; off+uint64(len(payload)) > TableSize {
+			return fmt.Errorf("%v outside of the table", op)
+		}
+		at := e.cfg.Table[op.Addr-simTable:]
+		if len(payload) > 0 && entry(at, binary.LittleEndian).Len != 0 {
+			return fmt.Errorf("%v overwrites a table entry not yet taken", op)
+		}
+		copy(at, payload)
+	case e.cfg.RecvRKey:
+		off := op.Addr - simRing
+		if off+uint64(len(payload)) > uint64(len(e.cfg.Recv)) {
+			return fmt.Errorf("%v outside of the ring", op)
+		}
+		for i, b := range payload {
+			at := int(off) + i
+			if e.cfg.Recv[at] != 0 && e.unread(at) {
+				return fmt.Errorf("%v overwrites unread bytes", op)
+			}
+			e.cfg.Recv[at] = b
+		}
+	default:
+		return fmt.Errorf("%v with unknown rkey %d", op, op.RKey)
+	}
+	return nil
+}
+
+// unread tells whether a ring offset holds a byte that was announced and not consumed.
+func (e *end) unread(at int) bool {
+	size := len(e.cfg.Recv)
+	from := int(e.recv.consumed % uint64(size))
+	return (at-from+size)%size < int(e.recv.received-e.recv.consumed)
+}
+
+func (e *end) doAck(*rand.Rand) (bool, error) {
+	if len(e.acks) == 0 {
+		return false, nil
+	}
+	if !e.Completed(e.acks[0]) {
+		return false, fmt.Errorf("completion of operation %d, which is not in flight", e.acks[0])
+	}
+	e.acks = e.acks[1:]
+	return true, nil
+}
+
+func (e *end) doReceive(*rand.Rand) (bool, error) {
+	if len(e.arrived) == 0 {
+		return false, nil
+	}
+	a := e.arrived[0]
+	e.arrived = e.arrived[1:]
+	return true, e.Received(a.m, a.byteLen)
+}
+
+func (e *end) check() error {
+	r := &e.recv
+	switch {
+	case r.consumed > r.received || r.received > r.offered || r.offered > r.consumed+uint64(len(r.buf)):
+		return fmt.Errorf("positions: consumed %d, received %d, offered %d", r.consumed, r.received, r.offered)
+	case r.granted-r.seq > r.credits:
+		return fmt.Errorf("%d credits granted of %d", r.granted-r.seq, r.credits)
+	case e.recv.owed+len(e.arrived)+e.receives != e.cfg.Receives():
+		return fmt.Errorf("receives: %d owed, %d used up, %d posted of %d", r.owed, len(e.arrived), e.receives, e.cfg.Receives())
+	}
+	return nil
+}
+
+func (e *end) finished() bool {
+	return e.written == e.toWrite && e.read == e.peer.toWrite && e.EOF() && e.Drained()
+}
+
+// runSim drives both ends by random steps until all bytes and both shutdowns have arrived, and returns the number of steps.
+func runSim(t *testing.T, r *rand.Rand, a, b *end) int {
+	ends := []*end{a, b}
+	step := 0
+	for idle := 0; !a.finished() || !b.finished(); step++ {
+		e := ends[r.IntN(2)]
+		moved, err := actions[r.IntN(len(actions))](e, r)
+		if err == nil {
+			err = e.check()
+		}
+		if err != nil {
+			t.Fatalf("step %d, end %s: %v", step, e.name, err)
+		}
+		idle++
+		if moved {
+			idle = 0
+		}
+		if idle > 2000 {
+			t.Fatalf("step %d: nobody can move\n%+v\n%+v", step, a.Stream, b.Stream)
+		}
+	}
+	return step
+}
+
+func TestSimulation(t *testing.T) {
+	steps, r := 0, rand.New(rand.NewPCG(1, 2))
+	for round := 0; steps < 1_000_000; round++ {
+		variant := Variant(round % 2)
+		end := func(name string) *end {
+			cfg := Config{Variant: variant, Credits: 1 + r.IntN(40), SendQueue: MinSendQueue + r.IntN(20), MaxWrite: r.IntN(50)}
+			e := newEnd(t, name, cfg, 1+r.IntN(100), 2*(1+r.IntN(60)))
+			e.toWrite = 1 + r.IntN(3000)
+			return e
+		}
+		a, b := end("a"), end("b")
+		connect(t, a, b)
+		steps += runSim(t, r, a, b)
+		if t.Failed() {
+			t.Fatalf("round %d: %+v %+v", round, a.cfg, b.cfg)
+		}
+	}
+	t.Logf("%d steps", steps)
+}

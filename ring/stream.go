@@ -1,0 +1,285 @@
+package ring
+
+import "encoding/binary"
+
+// Stream is one end of a connection.
+type Stream struct {
+	cfg  Config
+	send sender
+	recv receiver
+	peer Handshake
+
+	updates uint64 // segments written to the peer's table
+
+	// The second half of a message on iWARP.
+	half    Message
+	hasHalf bool
+	halfCtl bool
+
+	// What the user wants, and what has been posted of it.
+	shutdown, disconnect             bool
+	shutdownPosted, disconnectPosted bool
+	endSeq                           uint64 // the last operation of the shutdown or disconnect
+
+	// What the peer has said.
+	peerShutdown, peerDisconnect bool
+}
+
+// New makes a stream on the memory that cfg names.
+func New(cfg Config) (*Stream, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	size := len(cfg.Send) - cfg.SendQueue*slotSize
+	s := &Stream{cfg: cfg, recv: newReceiver(&cfg)}
+	s.send = sender{
+		buf: cfg.Send[:size:size], maxWrite: cfg.MaxWrite, table: cfg.Table,
+		queue: newSendQueue(cfg.SendQueue, size),
+	}
+	return s, nil
+}
+
+// Handshake is what the peer must be told. The receives must be posted before it is.
+func (s *Stream) Handshake() Handshake {
+	return Handshake{
+		Credits: uint16(s.cfg.Credits), TableAddr: s.cfg.TableAddr, TableRKey: s.cfg.TableRKey, TableEntries: tableEntries,
+		Data: Segment{Addr: s.recv.addr, RKey: s.recv.rkey, Len: uint32(s.recv.segment)},
+	}
+}
+
+// Start takes the peer's handshake. Before it, Next has nothing to do.
+func (s *Stream) Start(peer Handshake) {
+	s.peer = peer
+	s.send.start(peer)
+}
+
+// WriteSpan is room for bytes to send, contiguous, empty when there is none. Fill from its start, then Commit. It stays
+// valid, and nobody else's, until Commit.
+func (s *Stream) WriteSpan() []byte { return s.send.writeSpan() }
+
+// Commit adds the first n bytes of WriteSpan to the stream.
+func (s *Stream) Commit(n int) { s.send.written += uint64(n) }
+
+// ReadSpan is what was received and not consumed, as far as it is contiguous. It stays valid until Consume.
+func (s *Stream) ReadSpan() []byte { return s.recv.readSpan() }
+
+// Consume gives the first n bytes of ReadSpan back.
+func (s *Stream) Consume(n int) { s.recv.consumed += uint64(n) }
+
+// Discard drops what is and what will be received, so that a peer that still sends is not held up.
+func (s *Stream) Discard() {
+	s.recv.discard = true
+	s.recv.consumed = s.recv.received
+}
+
+// Shutdown ends the sending direction behind what was written: the peer reads an orderly end.
+func (s *Stream) Shutdown() { s.shutdown = true }
+
+// Disconnect ends both directions behind what was written.
+func (s *Stream) Disconnect() { s.disconnect = true }
+
+// EOF tells that the peer has ended its direction in order and that everything was consumed.
+func (s *Stream) EOF() bool {
+	return (s.peerShutdown || s.peerDisconnect) && s.recv.received == s.recv.consumed
+}
+
+// PeerDisconnected tells that the peer has ended both directions: what we send would go nowhere.
+func (s *Stream) PeerDisconnected() bool { return s.peerDisconnect }
+
+// Ended tells that both sides have ended their directions, or one has ended both: no message is sent any more, and what still
+// fails on the connection is no error.
+func (s *Stream) Ended() bool {
+	return s.peerDisconnect || s.disconnectPosted || s.shutdownPosted && s.peerShutdown
+}
+
+// Drained tells, after Shutdown or Disconnect, that everything written and the end behind it have been completed. With a
+// disconnected peer there is nothing to wait for.
+func (s *Stream) Drained() bool {
+	ended := s.disconnectPosted || s.shutdownPosted && (!s.disconnect || s.Ended())
+	return s.peerDisconnect || ended && !s.hasHalf && s.send.queue.done > s.endSeq
+}
+
+// Unacked is the number of bytes written that are not known to have been placed.
+func (s *Stream) Unacked() int { return int(s.send.written - s.send.acked) }
+
+// Pending is the number of operations posted and not completed.
+func (s *Stream) Pending() int { return int(s.send.queue.posted - s.send.queue.done) }
+
+// Owed is the number of receives to post again. Nothing is granted to the peer before that.
+func (s *Stream) Owed() int { return s.recv.owed }
+
+// Reposted says that n receives were posted.
+func (s *Stream) Reposted(n int) { s.recv.owed -= n }
+
+// Completed says that operation seq has completed, and so all before it. It reports whether seq was in flight.
+func (s *Stream) Completed(seq uint64) bool {
+	pos, ok := s.send.queue.complete(seq)
+	if ok {
+		s.send.acked = pos
+	}
+	return ok
+}
+
+// Received takes a message, and the number of bytes that the device says came with it: those written on InfiniBand and RoCE,
+// those of the message itself on iWARP. The error, if any, is final.
+func (s *Stream) Received(m Message, byteLen int) error {
+	s.recv.owed++
+	if s.peerDisconnect {
+		return nil // nothing counts after DISCONNECT
+	}
+	if s.cfg.Variant == Separate && byteLen != MessageSize {
+		return protocolError("%v in a message of %d bytes", m, byteLen)
+	}
+	imm := s.cfg.Variant == Immediate
+	switch m.kind() {
+	case kindData:
+		// A difference would be bytes announced and never written: someone else's, left in memory.
+		if imm && byteLen != int(m.arg()) {
+			return protocolError("%v came with %d bytes", m, byteLen)
+		}
+		return s.recv.data(m.arg())
+	case kindCredit:
+		if imm && byteLen != 0 && byteLen != entrySize {
+			return protocolError("%v came with %d bytes", m, byteLen)
+		}
+		if !imm || byteLen == entrySize {
+			if err := s.send.takeEntry(imm); err != nil {
+				return err
+			}
+		}
+		return s.send.grant(m.limit())
+	case kindControl:
+		if imm && byteLen != 0 {
+			return protocolError("%v came with %d bytes", m, byteLen)
+		}
+		s.control(m.arg())
+		return nil
+	}
+	return protocolError("unexpected %v", m)
+}
+
+func (s *Stream) control(code uint32) {
+	switch code {
+	case controlShutdown:
+		s.peerShutdown = true
+	case controlDisconnect:
+		s.peerDisconnect = true
+	}
+}
+
+// Next gives the next operation to post, in order; false when there is none now. An operation given must be posted.
+func (s *Stream) Next(op *Op) bool {
+	if s.peer.Credits == 0 || s.peerDisconnect {
+		return false
+	}
+	if s.hasHalf {
+		s.nextHalf(op)
+		return true
+	}
+	need := s.opsPerMessage()
+	if s.Ended() || s.send.queue.room() < need {
+		return false
+	}
+	if s.send.queue.control < controlReserve*need && s.nextUpdate(op) {
+		return true
+	}
+	if s.send.queue.room() >= need*(1+controlReserve) && s.send.nextData(op) {
+		s.emit(op, false)
+		return true
+	}
+	return s.send.queue.control < controlReserve*need && s.nextEnd(op)
+}
+
+func (s *Stream) opsPerMessage() int {
+	if s.cfg.Variant == Separate {
+		return 2
+	}
+	return 1
+}
+
+// nextUpdate gives the peer a segment or credits.
+func (s *Stream) nextUpdate(op *Op) bool {
+	if s.recv.owed > 0 || s.peerShutdown {
+		return false
+	}
+	switch {
+	case s.recv.canOffer():
+		s.updates++
+		index := s.updates % uint64(s.peer.TableEntries)
+		op.Addr, op.RKey = s.peer.TableAddr+index*entrySize, s.peer.TableRKey
+		op.Off, op.Len = s.slot(), entrySize
+		s.putEntry(s.cfg.Send[op.Off:][:0], s.recv.offer())
+	case s.recv.grantDue():
+		op.Off, op.Len = 0, 0
+	default:
+		return false
+	}
+	op.Msg = newMessage(kindCredit, uint32(s.recv.grant()))
+	s.emit(op, true)
+	return true
+}
+
+// putEntry encodes a segment as the peer reads it.
+func (s *Stream) putEntry(b []byte, g Segment) {
+	if s.peer.BigEndian {
+		appendEntry(b, binary.BigEndian, g)
+	} else {
+		appendEntry(b, binary.LittleEndian, g)
+	}
+}
+
+// nextEnd ends the sending direction, or both, once all data is posted.
+func (s *Stream) nextEnd(op *Op) bool {
+	if s.send.posted != s.send.written {
+		return false
+	}
+	op.Off, op.Len = 0, 0
+	switch {
+	case s.disconnect:
+		s.disconnectPosted = true
+		op.Msg = newMessage(kindControl, controlDisconnect)
+	case s.shutdown && !s.shutdownPosted:
+		s.shutdownPosted = true
+		op.Msg = newMessage(kindControl, controlShutdown)
+	default:
+		return false
+	}
+	s.emit(op, true)
+	s.endSeq = op.Seq
+	return true
+}
+
+// emit makes an operation of a message whose payload, target and word stand in op.
+func (s *Stream) emit(op *Op, control bool) {
+	switch {
+	case s.cfg.Variant == Immediate:
+		op.Kind = WriteImm
+		if op.Len == 0 {
+			// The device may look at the target of an empty write: the table is always a good one.
+			op.Addr, op.RKey = s.peer.TableAddr, s.peer.TableRKey
+		}
+		s.send.queue.push(op, s.send.posted, control, op.Msg.kind() == kindControl)
+	case op.Len == 0:
+		s.half, s.halfCtl = op.Msg, control
+		s.nextHalf(op)
+	default:
+		op.Kind = Write
+		s.half, s.halfCtl, s.hasHalf = op.Msg, control, true
+		s.send.queue.push(op, s.send.posted, control, false)
+	}
+}
+
+// nextHalf gives the SEND that carries a message on iWARP.
+func (s *Stream) nextHalf(op *Op) {
+	s.hasHalf = false
+	*op = Op{Kind: Send, Off: s.slot(), Len: MessageSize, Msg: s.half}
+	binary.LittleEndian.PutUint32(s.cfg.Send[op.Off:], uint32(s.half))
+	s.send.queue.push(op, s.send.posted, s.halfCtl, s.half.kind() == kindControl)
+}
+
+// slot is the offset of the memory that the next operation may use beside the ring. It is free again when the operation has
+// completed, and so is its number modulo the depth of the queue.
+func (s *Stream) slot() int {
+	q := &s.send.queue
+	return len(s.send.buf) + int(q.posted%uint64(len(q.inFlight)))*slotSize
+}
