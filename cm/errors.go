@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -27,6 +28,11 @@ func (e *Error) Error() string {
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
+
+// Timeout makes package net's errors around this one tell a timeout.
+func (e *Error) Timeout() bool {
+	return errors.Is(e.Err, context.DeadlineExceeded) || errors.Is(e.Err, syscall.ETIMEDOUT)
+}
 
 // Reasons of a reject that have a meaning of their own (IBTA vol. 1, 12.6.7.2). Other values come from the device or
 // the peer's kernel.

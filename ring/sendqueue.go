@@ -10,7 +10,7 @@ type sendQueue struct {
 
 	// Since the last signaled operation:
 	ops, controls, bytes int
-	bytesMax             int
+	bytesMax             int // of the ring
 }
 
 type entryInFlight struct {
@@ -31,10 +31,11 @@ func (q *sendQueue) push(op *Op, pos uint64, control, last bool) {
 	q.inFlight[q.posted%uint64(len(q.inFlight))] = entryInFlight{pos, control}
 	q.posted++
 	q.ops++
-	q.bytes += op.Len
 	if control {
 		q.control++
 		q.controls++
+	} else {
+		q.bytes += op.Len
 	}
 	// A quarter of anything may wait for a completion that nobody asked for, never more: the rest is enough to go on.
 	op.Signal = last || q.ops >= len(q.inFlight)/4 || q.bytes >= q.bytesMax || q.controls >= controlReserve/2

@@ -99,11 +99,15 @@ func (s *Stream) Drained() bool {
 	return s.peerDisconnect || ended && !s.hasHalf && s.send.queue.done > s.endSeq
 }
 
-// Unacked is the number of bytes written that are not known to have been placed.
-func (s *Stream) Unacked() int { return int(s.send.written - s.send.acked) }
+// Unposted is the number of bytes written that Next has not given out.
+func (s *Stream) Unposted() int { return int(s.send.written - s.send.posted) }
 
-// Pending is the number of operations posted and not completed.
-func (s *Stream) Pending() int { return int(s.send.queue.posted - s.send.queue.done) }
+// Withdraw takes back the bytes that Next has not given out, and returns their number.
+func (s *Stream) Withdraw() int {
+	n := s.Unposted()
+	s.send.written = s.send.posted
+	return n
+}
 
 // Owed is the number of receives to post again. Nothing is granted to the peer before that.
 func (s *Stream) Owed() int { return s.recv.owed }

@@ -1,0 +1,166 @@
+// Ping measures the latency of RDMA WRITE WITH IMM there and back, on the packages rdma, cm and verbs alone. On iWARP, which
+// has no immediate data, it is a WRITE and a SEND.
+//
+//	ping -listen 10.9.0.1:7000           # on one host
+//	ping -n 10000 -size 64 10.9.0.1:7000 # on another, or the same
+//
+// The server serves one client after the other until it is interrupted, or -once one.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"slices"
+	"time"
+
+	"github.com/rconn/rdma"
+	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/verbs"
+)
+
+func main() {
+	listen := flag.String("listen", "", "serve on this `address`, IP:port")
+	once := flag.Bool("once", false, "serve one client only")
+	n := flag.Int("n", 1000, "round trips")
+	size := flag.Int("size", 64, "bytes written each way, 1 to 1 MiB")
+	spin := flag.Duration("spin", 20*time.Microsecond, "watch for a completion this long before sleeping")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	var err error
+	switch {
+	case *size < 1 || *size > maxSize || *n < 1:
+		err = fmt.Errorf("-size must be 1 to %d, -n at least 1", maxSize)
+	case *listen != "" && flag.NArg() == 0:
+		err = serve(ctx, *listen, *once, *spin)
+	case *listen == "" && flag.NArg() == 1:
+		err = ping(ctx, flag.Arg(0), *n, *size, *spin)
+	default:
+		flag.Usage()
+		os.Exit(2)
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "ping:", err)
+		os.Exit(1)
+	}
+}
+
+// serve answers every write with one of the same size.
+func serve(ctx context.Context, address string, once bool, spin time.Duration) error {
+	addr, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	ln, err := listenOn(addr)
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	fmt.Printf("listening on %v\n", ln.Addr())
+	for {
+		req, err := ln.Accept(ctx)
+		if err != nil {
+			return err
+		}
+		err = answer(ctx, req, spin)
+		fmt.Printf("client %v done: %v\n", req.RemoteAddr(), err)
+		if once {
+			return err
+		}
+	}
+}
+
+func answer(ctx context.Context, req cm.Request, spin time.Duration) error {
+	e, err := newEnd(req, spin)
+	if err != nil {
+		return errors.Join(err, req.Reject(nil), req.Close())
+	}
+	defer e.close()
+	if err := e.setPeer(req.Param().PrivateData); err != nil {
+		return errors.Join(err, req.Reject(nil))
+	}
+	if err := req.Accept(ctx, e.param()); err != nil {
+		return err
+	}
+	for {
+		size, err := e.receive()
+		if errors.Is(err, errGone) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := e.write(size); err != nil {
+			return err
+		}
+	}
+}
+
+// ping writes and waits for the answer n times, and prints what it took.
+func ping(ctx context.Context, address string, n, size int, spin time.Duration) error {
+	remote, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	id, err := resolve(ctx, remote)
+	if err != nil {
+		return err
+	}
+	e, err := newEnd(id, spin)
+	if err != nil {
+		return errors.Join(err, id.Close())
+	}
+	defer e.close()
+	reply, err := id.Connect(ctx, e.param())
+	if err != nil {
+		return err
+	}
+	if err := e.setPeer(reply.PrivateData); err != nil {
+		return err
+	}
+	dev := id.Device()
+	fmt.Printf("%v -> %v on %s (%v), %d bytes\n", id.LocalAddr(), id.RemoteAddr(), dev.Name(), dev.Attr().Transport, size)
+
+	trips := make([]time.Duration, n)
+	for i := range trips {
+		start := time.Now()
+		if err := e.write(size); err != nil {
+			return err
+		}
+		if _, err := e.receive(); err != nil {
+			return err
+		}
+		trips[i] = time.Since(start)
+	}
+	slices.Sort(trips)
+	at := func(q float64) time.Duration { return trips[int(q*float64(n-1))].Round(100 * time.Nanosecond) }
+	fmt.Printf("%d round trips: min %v, median %v, 90%% %v, 99%% %v, max %v\n", n, at(0), at(.5), at(.9), at(.99), at(1))
+	return nil
+}
+
+// resolve asks the providers in order; one that has no device for the address leaves it to the next.
+func resolve(ctx context.Context, remote netip.AddrPort) (id cm.Resolved, err error) {
+	err = verbs.ErrNoDevice
+	for _, p := range rdma.Providers() {
+		if id, err = p.Resolve(ctx, netip.AddrPort{}, remote); !errors.Is(err, verbs.ErrNoDevice) {
+			break
+		}
+	}
+	return id, err
+}
+
+func listenOn(addr netip.AddrPort) (ln cm.Listener, err error) {
+	err = verbs.ErrNoDevice
+	for _, p := range rdma.Providers() {
+		if ln, err = p.Listen(addr, cm.ListenOptions{}); !errors.Is(err, verbs.ErrNoDevice) {
+			break
+		}
+	}
+	return ln, err
+}

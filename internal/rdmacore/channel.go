@@ -1,0 +1,258 @@
+//go:build linux && cgo
+
+package rdmacore
+
+/*
+#cgo noescape rc_spin
+#cgo nocallback rc_spin
+#cgo noescape rc_arm
+#cgo nocallback rc_arm
+#cgo noescape rc_drain
+#cgo nocallback rc_drain
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/rconn/rdma/verbs"
+)
+
+// channel is a completion channel: a descriptor in the runtime's poller.
+type channel struct {
+	dev  *device
+	file *os.File // owns the descriptor
+	conn syscall.RawConn
+	refs refs // CQs
+
+	waiting sync.Mutex // held by Wait
+	closing atomic.Bool
+
+	word sync.Mutex // keeps the interrupt word from being freed under Interrupt
+	gone bool
+
+	mu    sync.Mutex // the CQs, and all of c but the interrupt word
+	c     *C.struct_rc_channel
+	cqs   []*cq
+	taken int                // by the last drain: events, or a negative errno
+	drain func(uintptr) bool // (*channel).drainEvents, made once so that Wait does not allocate
+}
+
+// spinSlice bounds a stretch of spinning, during which the CQs are locked.
+const spinSlice = 100 * time.Microsecond
+
+var (
+	errTwoWaiters = errors.New("another goroutine waits on the RDMA completion channel already")
+	longAgo       = time.Unix(1, 0)
+)
+
+func (d *device) CreateCompletionChannel() (verbs.CompletionChannel, error) {
+	if err := d.acquire(); err != nil {
+		return nil, err
+	}
+	c := &channel{dev: d}
+	c.drain = c.drainEvents
+	err := d.p.calls.do(func() error {
+		return sysErr("ibv_create_comp_channel", int(C.rc_create_channel(d.ctx, &c.c)))
+	})
+	if err != nil {
+		d.release()
+		return nil, err
+	}
+	c.file = os.NewFile(uintptr(C.rc_channel_fd(c.c)), "completion channel")
+	if c.conn, err = c.file.SyscallConn(); err != nil {
+		c.destroy()
+		return nil, err
+	}
+	d.mu.Lock()
+	d.channels[c] = struct{}{}
+	d.mu.Unlock()
+	return c, nil
+}
+
+// Wait follows the order that loses no event: poll, arm, poll again, park.
+func (c *channel) Wait(spin time.Duration) error {
+	if !c.waiting.TryLock() {
+		if c.closing.Load() {
+			return verbs.ErrClosed
+		}
+		return errTwoWaiters
+	}
+	defer c.waiting.Unlock()
+
+	for first := true; ; first = false {
+		if done, err := c.interrupted(); done {
+			return err
+		}
+		if first && spin > 0 {
+			if found, err := c.spin(spin); found || err != nil {
+				return err
+			}
+			continue // it may have been an interrupt
+		}
+		if found, err := c.arm(); found || err != nil {
+			return err
+		}
+		if err := c.park(); err != nil {
+			return err
+		}
+	}
+}
+
+// interrupted reports whether Wait has to end before it looks for completions, and how. It takes an interrupt.
+func (c *channel) interrupted() (bool, error) {
+	if c.closing.Load() {
+		return true, verbs.ErrClosed
+	}
+	// The deadline first: an interrupt between the two lines leaves a past deadline, which costs one round, and is not lost.
+	if atomic.LoadUint32(c.interruptWord()) != 0 {
+		c.file.SetReadDeadline(time.Time{})
+		if atomic.SwapUint32(c.interruptWord(), 0) != 0 {
+			return true, c.dev.check()
+		}
+	}
+	if err := c.dev.check(); err != nil {
+		return true, err
+	}
+	return false, nil
+}
+
+// interruptWord is in C memory because a spin looks at it.
+func (c *channel) interruptWord() *uint32 { return (*uint32)(unsafe.Pointer(&c.c.interrupt)) }
+
+// spin watches the CQs in C. It reports completions; an interrupt ends it too.
+func (c *channel) spin(d time.Duration) (bool, error) {
+	for d > 0 {
+		slice := min(d, spinSlice)
+		d -= slice
+		c.lock()
+		r := C.rc_spin(c.c, C.int64_t(slice))
+		c.unlock()
+		if r < 0 {
+			return false, sysErr("ibv_poll_cq", -int(r))
+		}
+		if r > 0 {
+			return atomic.LoadUint32(c.interruptWord()) == 0, nil
+		}
+	}
+	return false, nil
+}
+
+// arm asks for an event of each CQ, then looks at them again.
+func (c *channel) arm() (bool, error) {
+	c.lock()
+	r := C.rc_arm(c.c)
+	c.unlock()
+	if r < 0 {
+		return false, sysErr("ibv_req_notify_cq", -int(r))
+	}
+	return r > 0, nil
+}
+
+// park waits for an event or an interrupt, without a thread.
+func (c *channel) park() error {
+	c.taken = 0
+	err := c.conn.Read(c.drain)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.file.SetReadDeadline(time.Time{}) // before Wait looks at the word again
+		return nil
+	case err != nil:
+		return verbs.ErrClosed
+	case c.taken < 0:
+		if errno := syscall.Errno(-c.taken); errno != syscall.EIO && errno != syscall.ENODEV {
+			return sysErr("ibv_get_cq_event", int(errno))
+		}
+		c.dev.markRemoved() // the kernel has cut the descriptor off
+		return verbs.ErrDeviceRemoved
+	}
+	return nil
+}
+
+// drainEvents takes all events there are. False: none, wait for the descriptor.
+func (c *channel) drainEvents(uintptr) bool {
+	c.lock()
+	c.taken = int(C.rc_drain(c.c))
+	c.unlock()
+	return c.taken != 0 || atomic.LoadUint32(c.interruptWord()) != 0
+}
+
+// lock keeps others from the CQs of the channel.
+func (c *channel) lock() {
+	c.mu.Lock()
+	for _, q := range c.cqs {
+		q.mu.Lock()
+	}
+}
+
+func (c *channel) unlock() {
+	for _, q := range c.cqs {
+		q.mu.Unlock()
+	}
+	c.mu.Unlock()
+}
+
+func (c *channel) attach(q *cq) error {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := sysErr("realloc", int(C.rc_attach_cq(c.c, q.c))); err != nil {
+		return err
+	}
+	c.cqs = append(c.cqs, q)
+	return nil
+}
+
+func (c *channel) detach(q *cq) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	C.rc_detach_cq(c.c, q.c)
+	c.cqs = slices.DeleteFunc(c.cqs, func(o *cq) bool { return o == q })
+}
+
+func (c *channel) Interrupt() {
+	c.word.Lock()
+	defer c.word.Unlock()
+	if c.gone {
+		return
+	}
+	atomic.StoreUint32(c.interruptWord(), 1)
+	c.file.SetReadDeadline(longAgo)
+}
+
+func (c *channel) Close() error {
+	return c.refs.close(func() error {
+		c.closing.Store(true)
+		c.Interrupt()
+		c.waiting.Lock() // for good: nobody waits any more
+		c.word.Lock()
+		c.gone = true
+		c.word.Unlock()
+		c.dev.mu.Lock()
+		delete(c.dev.channels, c)
+		c.dev.mu.Unlock()
+		return c.destroy()
+	})
+}
+
+func (c *channel) destroy() error {
+	err := c.dev.p.calls.do(func() error {
+		return sysErr("ibv_destroy_comp_channel", int(C.rc_destroy_channel(c.c)))
+	})
+	c.file.Close()
+	c.dev.release()
+	return err
+}

@@ -1,0 +1,231 @@
+//go:build linux && cgo
+
+package rdmacore
+
+/*
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/rconn/rdma/verbs"
+)
+
+// device is a context of librdmacm, on which it keeps a reference.
+type device struct {
+	p    *provider
+	ctx  *C.struct_ibv_context
+	name string
+	attr verbs.DeviceAttr
+
+	removed atomic.Bool  // the kernel took the device away
+	inline  atomic.Int64 // what is known to be too much inline payload, 0: nothing
+
+	mu       sync.Mutex
+	users    int // open PDs, CQs, channels, ids, and the watch
+	channels map[*channel]struct{}
+	watch    watch
+}
+
+func openDevice(p *provider, ctx *C.struct_ibv_context) (*device, error) {
+	var a C.struct_rc_device_attr
+	if err := sysErr("ibv_query_device", int(C.rc_query_device(ctx, &a))); err != nil {
+		return nil, err
+	}
+	d := &device{p: p, ctx: ctx, name: C.GoString(C.rc_device_name(ctx)), channels: make(map[*channel]struct{})}
+	d.attr = verbs.DeviceAttr{
+		Transport:       verbs.Transport(a.transport),
+		Firmware:        C.GoString(&a.firmware[0]),
+		NodeGUID:        uint64(a.node_guid),
+		SysImageGUID:    uint64(a.sys_image_guid),
+		VendorID:        uint32(a.vendor_id),
+		VendorPartID:    uint32(a.vendor_part_id),
+		HWVersion:       uint32(a.hw_ver),
+		Ports:           int(a.ports),
+		MaxQP:           int(a.max_qp),
+		MaxQPWR:         int(a.max_qp_wr),
+		MaxSGE:          int(a.max_sge),
+		MaxSGERead:      int(a.max_sge_rd),
+		MaxCQ:           int(a.max_cq),
+		MaxCQE:          int(a.max_cqe),
+		MaxMR:           int(a.max_mr),
+		MaxMRSize:       uint64(a.max_mr_size),
+		MaxPD:           int(a.max_pd),
+		MaxQPRdAtom:     int(a.max_qp_rd_atom),
+		MaxQPInitRdAtom: int(a.max_qp_init_rd_atom),
+		MaxSRQ:          int(a.max_srq),
+		MaxSRQWR:        int(a.max_srq_wr),
+		MaxAH:           int(a.max_ah),
+	}
+	d.attr.Caps = capabilities(d.attr.Transport)
+	return d, nil
+}
+
+func capabilities(t verbs.Transport) verbs.Capabilities {
+	send := verbs.Opcodes(verbs.OpSend, verbs.OpRDMAWrite, verbs.OpRDMARead)
+	if t == verbs.TransportIWARP {
+		return verbs.Capabilities{Send: send}
+	}
+	return verbs.Capabilities{
+		Send:       send | verbs.Opcodes(verbs.OpSendWithImm, verbs.OpRDMAWriteWithImm),
+		RNR:        true,
+		WriteAcked: true,
+	}
+}
+
+func (d *device) Name() string { return d.name }
+
+func (d *device) Attr() verbs.DeviceAttr { return d.attr }
+
+func (d *device) Port(num int) (verbs.PortAttr, error) {
+	if num < 1 || num > d.attr.Ports {
+		return verbs.PortAttr{}, sysErr("ibv_query_port", int(syscall.EINVAL))
+	}
+	if err := d.acquire(); err != nil {
+		return verbs.PortAttr{}, err
+	}
+	defer d.release()
+	var a C.struct_rc_port_attr
+	if err := sysErr("ibv_query_port", int(C.rc_query_port(d.ctx, C.int(num), &a))); err != nil {
+		return verbs.PortAttr{}, err
+	}
+	return verbs.PortAttr{
+		State:      verbs.PortState(a.state),
+		Link:       verbs.LinkLayer(a.link_layer),
+		MTU:        int(a.mtu),
+		MaxMTU:     int(a.max_mtu),
+		LID:        uint16(a.lid),
+		SMLID:      uint16(a.sm_lid),
+		GIDs:       int(a.gids),
+		MaxMsgSize: uint32(a.max_msg_size),
+		Netdev:     d.netdev(num),
+	}, nil
+}
+
+func (d *device) GID(port, index int) (verbs.GID, error) {
+	if port < 1 || port > d.attr.Ports || index < 0 {
+		return verbs.GID{}, sysErr("ibv_query_gid", int(syscall.EINVAL))
+	}
+	attr, err := d.Port(port)
+	if err != nil {
+		return verbs.GID{}, err
+	}
+	if index >= attr.GIDs {
+		return verbs.GID{}, sysErr("ibv_query_gid", int(syscall.EINVAL))
+	}
+	if err := d.acquire(); err != nil {
+		return verbs.GID{}, err
+	}
+	defer d.release()
+	var g verbs.GID
+	errno := syscall.Errno(C.rc_query_gid(d.ctx, C.int(port), C.int(index), (*C.uint8_t)(&g[0])))
+	if errno == syscall.ENODATA || errno == syscall.EIO || errno == syscall.ENOENT { // rdma-core's ways to say "empty"
+		errno = 0
+	}
+	return g, sysErr("ibv_query_gid", int(errno))
+}
+
+// sysfs reads a file of a port.
+func (d *device) sysfs(port int, name ...string) string {
+	path := append([]string{sysDevices, d.name, "ports", strconv.Itoa(port)}, name...)
+	b, _ := os.ReadFile(filepath.Join(path...))
+	return strings.TrimSpace(string(b))
+}
+
+// netdev is the network interface of a port: the one of its first GID that has one, or the device's only one.
+func (d *device) netdev(port int) string {
+	list, _ := os.ReadDir(filepath.Join(sysDevices, d.name, "ports", strconv.Itoa(port), "gid_attrs", "ndevs"))
+	for _, e := range list {
+		if name := d.sysfs(port, "gid_attrs", "ndevs", e.Name()); name != "" {
+			return name
+		}
+	}
+	if list, _ = os.ReadDir(filepath.Join(sysDevices, d.name, "device", "net")); len(list) == 1 {
+		return list[0].Name()
+	}
+	b, _ := os.ReadFile(filepath.Join(sysDevices, d.name, "parent")) // rxe
+	return strings.TrimSpace(string(b))
+}
+
+func (d *device) AllocPD() (verbs.PD, error) {
+	if err := d.acquire(); err != nil {
+		return nil, err
+	}
+	pd := &pd{dev: d}
+	err := d.p.calls.do(func() error { return sysErr("ibv_alloc_pd", int(C.rc_alloc_pd(d.ctx, &pd.c))) })
+	if err != nil {
+		d.release()
+		return nil, err
+	}
+	return pd, nil
+}
+
+// acquire counts a user, so that the device's context stays. ErrDeviceRemoved once the kernel took the device away.
+func (d *device) acquire() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.removed.Load() {
+		return verbs.ErrDeviceRemoved
+	}
+	d.users++
+	return nil
+}
+
+// release ends a use. The last one of a removed device lets it go.
+func (d *device) release() {
+	d.mu.Lock()
+	d.users--
+	last := d.users == 0 && d.removed.Load()
+	d.mu.Unlock()
+	if last {
+		d.p.forget(d)
+	}
+}
+
+// check is nil or ErrDeviceRemoved, for calls on objects of the device.
+func (d *device) check() error {
+	if d.removed.Load() {
+		return verbs.ErrDeviceRemoved
+	}
+	return nil
+}
+
+// markRemoved notes that the kernel takes the device away, and ends what waits for its events. Its objects remain to be closed.
+func (d *device) markRemoved() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.removed.Swap(true) {
+		return
+	}
+	for c := range d.channels {
+		c.Interrupt()
+	}
+	if d.users == 0 {
+		go d.p.forget(d)
+	}
+}
+
+// orRemoved is err, or ErrDeviceRemoved where that explains it.
+func (d *device) orRemoved(err error) error {
+	if err != nil && d != nil && d.removed.Load() {
+		return verbs.ErrDeviceRemoved
+	}
+	return err
+}
+
+// zoneOf is the network interface on which the device has the link-local address ip.
+func (d *device) zoneOf(ip netip.Addr) string {
+	if name := interfaceOf(ip); name != "" {
+		return name
+	}
+	return d.netdev(1)
+}

@@ -1,0 +1,215 @@
+// The C side of package rdmacore, as Go sees it: functions on scalars and flat structs. No callbacks, no threads, and on the
+// data path nothing that blocks. Functions that return int return 0 or a positive errno, unless they say otherwise.
+//
+// The bodies are in shim_verbs.h and shim_cm.h, static inline. Where the rdma-core headers are missing there are none: the functions
+// stay unresolved weak symbols, rc_load fails first, and nobody calls them.
+
+#ifndef RC_SHIM_H
+#define RC_SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__has_include)
+#if __has_include(<infiniband/verbs.h>) && __has_include(<rdma/rdma_cma.h>)
+#define RC_HEADERS 1
+#endif
+#endif
+
+#ifdef RC_HEADERS
+#define RC_FN static inline __attribute__((unused))
+#else
+#define RC_FN extern __attribute__((weak))
+#endif
+
+struct ibv_context;
+struct ibv_pd;
+struct ibv_mr;
+struct rdma_cm_id;
+struct rdma_event_channel;
+struct rc_channel;
+
+// Loading. rc_load fills the table of library functions; on failure it returns -1 and says why in text.
+#define RC_NO_HEADERS (-2)
+static int rc_load(char *text, size_t size);
+
+// Devices. Each context that rc_get_devices lists carries a reference, which rc_put_device gives back.
+struct rc_device_attr {
+	char firmware[64];
+	uint64_t node_guid, sys_image_guid, max_mr_size;
+	uint32_t vendor_id, vendor_part_id, hw_ver;
+	int transport; // 1: IB, 2: iWARP
+	int ports, atomics;
+	int max_qp, max_qp_wr, max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd;
+	int max_qp_rd_atom, max_qp_init_rd_atom, max_srq, max_srq_wr, max_ah;
+};
+
+struct rc_port_attr {
+	int state, link_layer, mtu, max_mtu; // MTUs in bytes
+	int lid, sm_lid, gids;
+	uint32_t max_msg_size;
+};
+
+struct rc_async_event {
+	int type, port;
+	uint32_t qp_num;
+};
+
+RC_FN int rc_get_devices(struct ibv_context ***list, int *n); // free the list with free
+RC_FN void rc_put_device(struct ibv_context *ctx);
+RC_FN const char *rc_device_name(struct ibv_context *ctx);
+RC_FN int rc_query_device(struct ibv_context *ctx, struct rc_device_attr *out);
+RC_FN int rc_query_port(struct ibv_context *ctx, int port, struct rc_port_attr *out);
+RC_FN int rc_query_gid(struct ibv_context *ctx, int port, int index, uint8_t *gid);
+RC_FN int rc_async_fd(struct ibv_context *ctx);
+RC_FN int rc_get_async_event(struct ibv_context *ctx, struct rc_async_event *out);
+
+// Protection domains and memory.
+RC_FN int rc_alloc_pd(struct ibv_context *ctx, struct ibv_pd **pd);
+RC_FN int rc_dealloc_pd(struct ibv_pd *pd);
+RC_FN int rc_reg_mr(struct ibv_pd *pd, void *addr, size_t size, int access, struct ibv_mr **mr, uint32_t *lkey,
+		    uint32_t *rkey);
+RC_FN int rc_dereg_mr(struct ibv_mr *mr);
+
+// Completions. A CQ has a small stash: what a wait has found is kept there for the next poll.
+#define RC_STASH 32
+
+// rc_wc has the layout of verbs.Completion: rc_poll writes into the caller's slice.
+struct rc_wc {
+	uint64_t id;
+	uint8_t status, opcode, flags, pad;
+	uint32_t byte_len, imm, qp_num, vendor_err, inv_rkey;
+};
+
+struct rc_cq {
+	struct ibv_cq *cq;
+	struct rc_channel *channel;
+	int armed; // an event is on its way or in the channel: no need to arm
+	int head, n;
+	struct rc_wc stash[RC_STASH];
+};
+
+RC_FN int rc_create_cq(struct ibv_context *ctx, int depth, struct rc_channel *channel, struct rc_cq **cq, int *granted);
+RC_FN int rc_destroy_cq(struct rc_cq *cq);
+RC_FN int rc_poll(struct rc_cq *cq, struct rc_wc *wc, int n); // the number, or a negative errno
+
+// A completion channel knows its CQs. The interrupt word is Go's, to end a spin.
+struct rc_channel {
+	struct ibv_comp_channel *channel;
+	uint32_t interrupt;
+	int n, cap;
+	struct rc_cq **cqs;
+};
+
+RC_FN int rc_create_channel(struct ibv_context *ctx, struct rc_channel **channel);
+RC_FN int rc_channel_fd(struct rc_channel *c);
+RC_FN int rc_destroy_channel(struct rc_channel *c); // leaves the fd open: it is Go's
+RC_FN int rc_attach_cq(struct rc_channel *c, struct rc_cq *cq);
+RC_FN void rc_detach_cq(struct rc_channel *c, struct rc_cq *cq);
+RC_FN int rc_spin(struct rc_channel *c, int64_t ns); // 1: completions, or interrupted; 0: nothing; or a negative errno
+RC_FN int rc_arm(struct rc_channel *c);              // the same, after arming every CQ
+RC_FN int rc_drain(struct rc_channel *c);            // the number of events taken, or a negative errno
+
+// Queue pairs. Go writes work requests into the flat arrays of the QP, one crossing posts them all.
+#define RC_BATCH 32
+
+struct rc_qp_cap {
+	int send_wr, recv_wr, send_sge, recv_sge, max_inline;
+};
+
+// rc_sge has the layout of verbs.SGE.
+struct rc_sge {
+	uint64_t addr;
+	uint32_t length, lkey;
+};
+
+struct rc_send_wr {
+	uint64_t id, remote_addr;
+	uint32_t rkey, imm;
+	uint32_t inline_len; // not 0: the payload is in the QP's inline buffer
+	uint16_t num_sge;
+	uint8_t opcode, flags; // as in package verbs
+};
+
+struct rc_recv_wr {
+	uint64_t id;
+	uint32_t num_sge;
+};
+
+struct rc_qp {
+	struct ibv_qp *qp;
+	uint32_t num;
+	struct rc_qp_cap cap;
+	struct rc_send_wr *send; // RC_BATCH of them
+	struct rc_sge *send_sge; // RC_BATCH times cap.send_sge
+	uint8_t *inline_data;    // RC_BATCH times cap.max_inline
+	struct rc_recv_wr *recv;
+	struct rc_sge *recv_sge;
+};
+
+struct rc_qp_attr {
+	int state, path_mtu, timeout, retry_cnt, rnr_retry, min_rnr_timer;
+	uint32_t dest_qp_num, sq_psn, rq_psn;
+};
+
+// rc_posted says how many requests were taken, and the errno of the first that was not.
+struct rc_posted {
+	int n, err;
+};
+
+RC_FN int rc_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct rc_cq *send_cq, struct rc_cq *recv_cq,
+		       const struct rc_qp_cap *cap, int sig_all, struct rc_qp **qp);
+RC_FN void rc_detach_qp(struct rdma_cm_id *id); // librdmacm forgets the id's QP
+RC_FN int rc_destroy_qp(struct rc_qp *qp);
+RC_FN struct rc_posted rc_post_send(struct rc_qp *qp, int n);
+RC_FN struct rc_posted rc_post_recv(struct rc_qp *qp, int n);
+RC_FN int rc_query_qp(struct rc_qp *qp, struct rc_qp_attr *out);
+RC_FN int rc_set_qp_state(struct rc_qp *qp, int state);
+RC_FN int rc_set_min_rnr_timer(struct rc_qp *qp, int timer);
+
+// Connections. Addresses are sockaddr_in or sockaddr_in6 in RC_ADDR bytes.
+#define RC_ADDR 28
+
+struct rc_conn {
+	uint8_t private_len, responder_resources, initiator_depth, retry_count, rnr_retry_count;
+	uint8_t private_data[256];
+};
+
+struct rc_cm_event {
+	uint64_t handle;           // of the id that the event is for
+	struct rdma_cm_id *new_id; // of a connect request
+	int type, status;
+	int err; // errno after the library's own part of the work, for a status of -1
+	struct rc_conn conn;
+};
+
+RC_FN int rc_cm_open(struct rdma_event_channel **channel, int *fd);
+RC_FN int rc_cm_event(struct rdma_event_channel *channel, struct rc_cm_event *out); // acknowledged already
+RC_FN int rc_create_id(struct rdma_event_channel *channel, uint64_t handle, struct rdma_cm_id **id);
+RC_FN void rc_set_handle(struct rdma_cm_id *id, uint64_t handle);
+RC_FN int rc_destroy_id(struct rdma_cm_id *id);
+RC_FN struct ibv_context *rc_id_context(struct rdma_cm_id *id);
+RC_FN void rc_id_addrs(struct rdma_cm_id *id, uint8_t *src, uint8_t *dst);
+RC_FN int rc_resolve_addr(struct rdma_cm_id *id, const uint8_t *src, const uint8_t *dst, int timeout_ms); // src may be NULL
+RC_FN int rc_resolve_route(struct rdma_cm_id *id, int timeout_ms);
+RC_FN int rc_listen(struct rdma_cm_id *id, const uint8_t *addr, int afonly, int backlog);
+RC_FN int rc_set_ack_timeout(struct rdma_cm_id *id, int timeout);
+RC_FN int rc_connect(struct rdma_cm_id *id, const struct rc_conn *conn);
+RC_FN int rc_accept(struct rdma_cm_id *id, const struct rc_conn *conn);
+RC_FN int rc_reject(struct rdma_cm_id *id, const uint8_t *private_data, int len);
+RC_FN int rc_disconnect(struct rdma_cm_id *id);
+
+#ifdef RC_HEADERS
+#include "shim_load.h"
+#include "shim_verbs.h"
+#include "shim_cm.h"
+#else
+static inline int rc_load(char *text, size_t size)
+{
+	(void)text;
+	(void)size;
+	return RC_NO_HEADERS;
+}
+#endif
+
+#endif

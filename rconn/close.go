@@ -1,0 +1,54 @@
+package rconn
+
+import (
+	"net"
+	"time"
+)
+
+// Close ends the connection. Calls that wait return net.ErrClosed. What was written before is sent; Close waits until the
+// peer's device has it (on iWARP, where a device does not know that: until the peer has disconnected), at most
+// for Config.Linger.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return c.opError(opClose, net.ErrClosed)
+	}
+	c.closed = true
+	c.mu.Unlock()
+	c.kick()
+
+	// The calls that are in progress see closed and leave; later ones come no further.
+	c.rd.op.Lock()
+	c.wr.op.Lock()
+	c.mu.Lock()
+	if c.cfg.Linger > 0 {
+		c.linger()
+	}
+	c.released = true
+	c.mu.Unlock()
+	c.wr.op.Unlock()
+	c.rd.op.Unlock()
+
+	c.ep.release(c.cfg)
+	return nil
+}
+
+// linger sends what is left and the end of the stream, and waits until they are there.
+func (c *Conn) linger() {
+	c.closing.deadline = time.Now().Add(c.cfg.Linger)
+	c.stream.Discard() // a peer that still sends must get to see the end
+	c.stream.Disconnect()
+	c.wait(&c.closing)
+}
+
+// drained tells whether Close has nothing left to wait for.
+func (c *Conn) drained() bool {
+	switch {
+	case c.err != nil || c.gone.Load() != nil || c.stream.PeerDisconnected():
+		return true
+	case c.iwarp():
+		return false // only the peer's end tells that it has everything
+	}
+	return c.stream.Drained()
+}

@@ -1,0 +1,116 @@
+package rconn
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/rconn/rdma/ring"
+	"github.com/rconn/rdma/verbs"
+)
+
+// Config shapes connections. The zero value is usable; each field says what its zero means. A copy is taken when a
+// connection is made.
+type Config struct {
+	// SendBuffer and RecvBuffer are the sizes in bytes of the rings that a connection registers: pinned memory. The
+	// receive ring bounds what a peer may have under way. 0: 512 KiB. 2 bytes to 1 GiB; an odd RecvBuffer is rounded up.
+	SendBuffer, RecvBuffer int
+
+	// Credits is the number of messages that the peer may send ahead. Each costs a receive, with the device's memory
+	// for it. 0: 256. 1 to 65534, less where the device has less.
+	Credits int
+
+	// SendQueue is the number of entries of the send queue. 0: 128. At least 16, less where the device has less.
+	SendQueue int
+
+	// Spin is how long a call that must wait watches the completion queue before it sleeps. Spinning saves a wake-up and
+	// costs a processor. It is given up for a while when it does not help. 0: 20 µs. Negative: never.
+	Spin time.Duration
+
+	// Linger is how long Close waits at most for the peer's device to acknowledge what was written. 0: 3 s. Negative: not
+	// at all, what is under way is lost.
+	Linger time.Duration
+
+	// HandshakeTimeout limits the exchange that makes a connection, after the address was resolved. 0: 10 s.
+	HandshakeTimeout time.Duration
+
+	// AckTimeout is how long a device waits for an acknowledgement before it sends again: 4.096 µs × 2^n. Six tries
+	// later a link counts as dead. 0: 16, about 0.27 s. 1 to 31. Not used on iWARP.
+	AckTimeout uint8
+
+	// Logger gets events that no call can return. Nil: slog.Default().
+	Logger *slog.Logger
+}
+
+// The defaults.
+const (
+	defaultBuffer           = 512 << 10
+	defaultCredits          = 256
+	defaultSendQueue        = 128
+	defaultSpin             = 20 * time.Microsecond
+	defaultLinger           = 3 * time.Second
+	defaultHandshakeTimeout = 10 * time.Second
+	defaultAckTimeout       = 16
+)
+
+// wantInline is the inline size asked of the device. It saves the device a read of small payloads; the table entries and the
+// messages of iWARP are small.
+const wantInline = 64
+
+// orDefault is v, or d where v is its zero.
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}
+
+// populate returns a copy with the defaults filled in, or says what is out of bounds.
+func (c Config) populate() (Config, error) {
+	c.SendBuffer = orDefault(c.SendBuffer, defaultBuffer)
+	c.RecvBuffer = orDefault(c.RecvBuffer, defaultBuffer)
+	c.RecvBuffer += c.RecvBuffer & 1
+	c.Credits = orDefault(c.Credits, defaultCredits)
+	c.SendQueue = orDefault(c.SendQueue, defaultSendQueue)
+	c.Spin = max(0, orDefault(c.Spin, defaultSpin))
+	c.Linger = orDefault(c.Linger, defaultLinger)
+	c.HandshakeTimeout = orDefault(c.HandshakeTimeout, defaultHandshakeTimeout)
+	c.AckTimeout = orDefault(c.AckTimeout, defaultAckTimeout)
+	c.Logger = orDefault(c.Logger, slog.Default())
+	switch {
+	case c.SendBuffer < 1 || c.SendBuffer > ring.MaxRing:
+		return c, outOfBounds("SendBuffer", c.SendBuffer)
+	case c.RecvBuffer < 2 || c.RecvBuffer > ring.MaxRing:
+		return c, outOfBounds("RecvBuffer", c.RecvBuffer)
+	case c.Credits < ring.MinCredits || c.Credits > ring.MaxCredits:
+		return c, outOfBounds("Credits", c.Credits)
+	case c.SendQueue < ring.MinSendQueue:
+		return c, outOfBounds("SendQueue", c.SendQueue)
+	case c.HandshakeTimeout < 0:
+		return c, outOfBounds("HandshakeTimeout", c.HandshakeTimeout)
+	case c.AckTimeout > 31:
+		return c, outOfBounds("AckTimeout", c.AckTimeout)
+	}
+	return c, nil
+}
+
+func outOfBounds(field string, v any) error {
+	return fmt.Errorf("rconn: Config.%s is out of bounds: %v", field, v)
+}
+
+// fit lowers the queue sizes to what a device has.
+func (c Config) fit(a verbs.DeviceAttr) (Config, error) {
+	if a.MaxQPWR > 0 {
+		c.SendQueue = min(c.SendQueue, a.MaxQPWR)
+		c.Credits = min(c.Credits, a.MaxQPWR-ring.ReceiveReserve)
+	}
+	if a.MaxCQE > 0 {
+		c.SendQueue = min(c.SendQueue, a.MaxCQE/2)
+		c.Credits = min(c.Credits, a.MaxCQE-c.SendQueue-ring.ReceiveReserve)
+	}
+	if c.SendQueue < ring.MinSendQueue || c.Credits < ring.MinCredits {
+		return c, fmt.Errorf("the device's queues are too small: %d work requests, %d completions", a.MaxQPWR, a.MaxCQE)
+	}
+	return c, nil
+}

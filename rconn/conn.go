@@ -1,0 +1,258 @@
+package rconn
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/ring"
+	"github.com/rconn/rdma/verbs"
+)
+
+// Conn is a connection. It is a net.Conn; all methods may be called from several goroutines.
+type Conn struct {
+	cfg          Config
+	network      string
+	laddr, raddr *net.TCPAddr
+
+	ep   *endpoint
+	gone atomic.Pointer[cm.Event] // the event that ended the connection, if any
+
+	mu              sync.Mutex // guards all below and the sides' state; never held while sleeping
+	stream          *ring.Stream
+	rd, wr, closing side
+	sides           [3]*side // those three
+	leader          *side    // the side whose call waits on the completion channel
+	spin            spinner
+	err             error // why the connection broke
+	closed          bool  // Close was called
+	shutdown        bool  // CloseWrite was called
+	deaf            bool  // CloseRead was called
+	unwritten       int   // bytes that the Write in progress has still to copy
+	hungUp          bool  // we answered the peer's disconnect
+	released        bool  // the endpoint is gone
+}
+
+var _ net.Conn = (*Conn)(nil)
+
+// newConn makes a Conn of an established connection.
+func newConn(network string, ep *endpoint, cfg Config) *Conn {
+	c := &Conn{
+		cfg: cfg, network: network, ep: ep, stream: ep.stream, spin: spinner{limit: cfg.Spin},
+		laddr: net.TCPAddrFromAddrPort(ep.id.LocalAddr()), raddr: net.TCPAddrFromAddrPort(ep.id.RemoteAddr()),
+	}
+	c.sides = [...]*side{&c.rd, &c.wr, &c.closing}
+	c.rd.init(func() bool { return len(c.stream.ReadSpan()) > 0 || c.deaf || c.readError() != nil }, c.kick)
+	c.wr.init(func() bool { return c.writable() || c.writeError() != nil }, c.kick)
+	c.closing.init(c.drained, c.kick)
+	ep.id.Notify(c.event)
+
+	// Offers the second half of the receive ring at once, instead of with the first read.
+	c.mu.Lock()
+	c.post()
+	c.mu.Unlock()
+	return c
+}
+
+// event takes what the connection manager says. It must not block.
+func (c *Conn) event(ev cm.Event) {
+	c.cfg.Logger.Debug("rdma connection event", "local", c.laddr, "remote", c.raddr, "event", ev)
+	if ev.Ends() && c.gone.CompareAndSwap(nil, &ev) {
+		c.kick()
+	}
+}
+
+// Read reads into p what has arrived, waiting for at least one byte.
+func (c *Conn) Read(p []byte) (int, error) {
+	n, err := c.read(p)
+	return n, c.opError(opRead, err)
+}
+
+func (c *Conn) read(p []byte) (int, error) {
+	c.rd.op.Lock()
+	defer c.rd.op.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		if err := c.callError(&c.rd); err != nil {
+			return 0, err
+		}
+		if len(p) == 0 {
+			return 0, nil
+		}
+		if c.deaf {
+			return 0, io.EOF
+		}
+		if n := c.take(p); n > 0 {
+			return n, nil
+		}
+		if err := c.readError(); err != nil {
+			return 0, err
+		}
+		c.wait(&c.rd)
+	}
+}
+
+// take copies received bytes to p and gives their space back.
+func (c *Conn) take(p []byte) (n int) {
+	for len(p) > n {
+		span := c.stream.ReadSpan()
+		if len(span) == 0 {
+			break
+		}
+		// Only this call consumes: the span is ours while the lock is not.
+		c.mu.Unlock()
+		k := copy(p[n:], span)
+		c.mu.Lock()
+		c.stream.Consume(k)
+		n += k
+	}
+	if n > 0 && !c.released {
+		c.post()
+	}
+	return n
+}
+
+// Write sends p. It returns when all of it is with the device, or with the number of bytes that are.
+func (c *Conn) Write(p []byte) (int, error) {
+	n, err := c.write(p)
+	return n, c.opError(opWrite, err)
+}
+
+func (c *Conn) write(p []byte) (n int, err error) {
+	c.wr.op.Lock()
+	defer c.wr.op.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		if err := c.callError(&c.wr); err != nil {
+			return n - c.stream.Withdraw(), err
+		}
+		if err := c.writeError(); err != nil {
+			return n - c.stream.Withdraw(), err
+		}
+		if len(p) == n && c.stream.Unposted() == 0 {
+			return n, nil
+		}
+		if k := c.put(p[n:]); k > 0 {
+			n += k
+			continue
+		}
+		c.unwritten = len(p) - n
+		c.wait(&c.wr)
+	}
+}
+
+// writable tells whether the Write in progress can go on: all that it copied is posted, and there is room for what is left.
+func (c *Conn) writable() bool {
+	return c.stream.Unposted() == 0 && (c.unwritten == 0 || len(c.stream.WriteSpan()) > 0)
+}
+
+// put copies bytes to the send ring and posts them.
+func (c *Conn) put(p []byte) int {
+	span := c.stream.WriteSpan()
+	if len(span) == 0 || len(p) == 0 {
+		return 0
+	}
+	// Only this call commits: the span is ours while the lock is not.
+	c.mu.Unlock()
+	k := copy(span, p)
+	c.mu.Lock()
+	c.stream.Commit(k)
+	if !c.released {
+		c.post()
+	}
+	return k
+}
+
+// callError is what ends a call before it looks at data or window.
+func (c *Conn) callError(s *side) error {
+	if c.closed {
+		return net.ErrClosed
+	}
+	if s.expired() {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// CloseWrite ends the sending direction in order: the peer reads what was written, then io.EOF.
+func (c *Conn) CloseWrite() error {
+	c.wr.op.Lock()
+	defer c.wr.op.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError(opClose, net.ErrClosed)
+	}
+	if !c.shutdown {
+		c.shutdown = true
+		c.stream.Shutdown()
+		c.post()
+	}
+	return nil
+}
+
+// CloseRead ends reading here: Read returns io.EOF, and what the peer still sends is dropped. The protocol has no word for
+// it, the peer is not told.
+func (c *Conn) CloseRead() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return c.opError(opClose, net.ErrClosed)
+	}
+	c.deaf = true
+	c.mu.Unlock()
+	c.kick()
+	c.rd.op.Lock() // after the Read in progress, which may be copying
+	defer c.rd.op.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stream.Discard()
+	return nil
+}
+
+// LocalAddr is the local address, a *net.TCPAddr.
+func (c *Conn) LocalAddr() net.Addr { return c.laddr }
+
+// RemoteAddr is the peer's address, a *net.TCPAddr.
+func (c *Conn) RemoteAddr() net.Addr { return c.raddr }
+
+// Device is the device that the connection runs on.
+func (c *Conn) Device() verbs.Device { return c.ep.id.Device() }
+
+// SetDeadline sets both deadlines.
+func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.rd, &c.wr) }
+
+// SetReadDeadline sets the time after which Read fails, also a Read that waits now. The zero time means never.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.rd) }
+
+// SetWriteDeadline sets the time after which Write fails, also a Write that waits now. The zero time means never.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.wr) }
+
+func (c *Conn) setDeadline(t time.Time, sides ...*side) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError(opSet, net.ErrClosed)
+	}
+	for _, s := range sides {
+		s.deadline = t
+		if s.waiting {
+			s.arm()
+			c.rouse(s)
+		}
+	}
+	return nil
+}
+
+func (c *Conn) opError(op string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return opError(op, c.network, c.laddr, c.raddr, err)
+}

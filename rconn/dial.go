@@ -1,0 +1,154 @@
+package rconn
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/rconn/rdma"
+	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/ring"
+	"github.com/rconn/rdma/verbs"
+)
+
+// Dialer makes connections, as net.Dialer does. The zero value is usable.
+type Dialer struct {
+	// Timeout limits a dial as a whole. 0: no limit but the context's and Config.HandshakeTimeout.
+	Timeout time.Duration
+
+	// LocalAddr is the address to dial from, a *net.TCPAddr. Nil: chosen by the route.
+	LocalAddr net.Addr
+
+	// Resolver looks names up. Nil: net.DefaultResolver.
+	Resolver *net.Resolver
+
+	// Providers are asked in order for a device that serves the address. Nil: rdma.Providers().
+	Providers []cm.Provider
+
+	// Config shapes the connections.
+	Config Config
+}
+
+// Dial connects to address on the network, see Dialer.DialContext.
+func Dial(network, address string) (net.Conn, error) {
+	return new(Dialer).Dial(network, address)
+}
+
+// Dial is DialContext with no context.
+func (d *Dialer) Dial(network, address string) (net.Conn, error) {
+	return d.DialContext(context.Background(), network, address)
+}
+
+// DialContext connects to address, "host:port", on the network: "rdma", "rdma4", "rdma6" or the same with "tcp". A name's
+// addresses are tried in order. The connection does not depend on ctx once it is made. The net.Conn is a *Conn.
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	c, addr, err := d.dial(ctx, network, address)
+	if err != nil {
+		return nil, opError(opDial, network, d.LocalAddr, addr, err)
+	}
+	return c, nil
+}
+
+func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, net.Addr, error) {
+	cfg, err := d.Config.populate()
+	if err != nil {
+		return nil, nil, err
+	}
+	if d.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
+		defer cancel()
+	}
+	addrs, port, err := lookup(ctx, d.Resolver, network, address)
+	if err != nil {
+		return nil, nil, err
+	}
+	if addrs == nil {
+		// As in package net, no host means this one; loopback is not RDMA's, but the error will say so.
+		addrs = []netip.AddrPort{netip.AddrPortFrom(netip.IPv6Loopback(), uint16(port))}
+	}
+	local, err := d.local()
+	if err != nil {
+		return nil, nil, err
+	}
+	var first error
+	for _, remote := range addrs {
+		c, err := d.dialAddr(ctx, network, local, remote, cfg)
+		if err == nil {
+			return c, nil, nil
+		}
+		if first == nil {
+			first = err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, tcpAddr(addrs[0]), first
+}
+
+func (d *Dialer) local() (netip.AddrPort, error) {
+	switch a := d.LocalAddr.(type) {
+	case nil:
+		return netip.AddrPort{}, nil
+	case *net.TCPAddr:
+		ap := a.AddrPort()
+		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
+	default:
+		return netip.AddrPort{}, &net.AddrError{Err: "mismatched local address type", Addr: a.String()}
+	}
+}
+
+// dialAddr asks the providers in order; only one that has no device for the address hands on to the next.
+func (d *Dialer) dialAddr(ctx context.Context, network string, local, remote netip.AddrPort, cfg Config) (*Conn, error) {
+	providers := d.Providers
+	if providers == nil {
+		providers = rdma.Providers()
+	}
+	err := error(verbs.ErrNoDevice)
+	for _, p := range providers {
+		var id cm.Resolved
+		if id, err = p.Resolve(ctx, local, remote); err == nil {
+			return connect(ctx, network, id, cfg)
+		}
+		if !errors.Is(err, verbs.ErrNoDevice) {
+			break
+		}
+	}
+	return nil, err
+}
+
+// connect makes the connection on a resolved ID, which it owns.
+func connect(ctx context.Context, network string, id cm.Resolved, cfg Config) (*Conn, error) {
+	ep, err := newEndpoint(id, cfg)
+	if err != nil {
+		_ = id.Close()
+		return nil, err
+	}
+	if err := handshake(ctx, ep, id, cfg); err != nil {
+		// The kernel may still be busy connecting; the caller need not wait for it.
+		go ep.release(cfg)
+		return nil, err
+	}
+	return newConn(network, ep, cfg), nil
+}
+
+func handshake(ctx context.Context, ep *endpoint, id cm.Resolved, cfg Config) error {
+	hctx, cancel := context.WithTimeoutCause(ctx, cfg.HandshakeTimeout, errHandshakeTimeout)
+	defer cancel()
+	reply, err := id.Connect(hctx, ep.param(cfg))
+	if err != nil {
+		if hctx.Err() != nil && ctx.Err() == nil {
+			return context.Cause(hctx) // our own limit, not the caller's
+		}
+		return err
+	}
+	peer, err := ring.ParseHandshake(reply.PrivateData)
+	if err != nil {
+		return err
+	}
+	ep.stream.Start(peer)
+	return nil
+}

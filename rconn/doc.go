@@ -1,0 +1,31 @@
+// Package rconn is package net over RDMA: Dial, Listen, Dialer, ListenConfig, and a Conn and a Listener that are
+// net.Conn and net.Listener. A program changes one line:
+//
+//	ln, err := rconn.Listen("tcp", ":8080")      // was net.Listen
+//	http.Serve(ln, handler)
+//
+//	transport := &http.Transport{DialContext: (&rconn.Dialer{}).DialContext}
+//
+// The networks are "rdma", "rdma4" and "rdma6"; "tcp", "tcp4" and "tcp6" mean the same, because libraries pass them.
+// Addresses are *net.TCPAddr. On the wire a Conn speaks the rsocket protocol of librdmacm, so that C programs on
+// rsockets, or under librspreload, are peers.
+//
+// # Errors
+//
+// Errors are *net.OpError, as in package net. What they wrap:
+//
+//	io.EOF (bare)             the peer ended its direction in order, and all was read
+//	net.ErrClosed             the Conn or Listener was closed here
+//	os.ErrDeadlineExceeded    a deadline passed; Timeout() is true
+//	syscall.ECONNREFUSED      the peer refused, or nobody listens
+//	syscall.ECONNRESET        the connection broke; errors.As finds a *verbs.CompletionError where there is one
+//	syscall.EPIPE             write after CloseWrite, or after the peer has disconnected
+//	syscall.EHOSTUNREACH, ENETUNREACH, ETIMEDOUT   while dialing
+//	verbs.ErrNoDevice         no RDMA device serves the address; also errors.ErrUnsupported
+//	context's errors          the context of a dial ended first
+//
+// # What Write and Close promise
+//
+// Write returns when the bytes are with the device. Close sends what was written and waits until the peer's device has it, at
+// most for Config.Linger. A process that exits without Close loses what is under way.
+package rconn

@@ -1,0 +1,243 @@
+package rconn
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/ring"
+	"github.com/rconn/rdma/verbs"
+)
+
+// endpoint holds the verbs objects of one connection and the stream that works on them.
+type endpoint struct {
+	id      cm.ID
+	pd      verbs.PD
+	channel verbs.CompletionChannel
+	cq      verbs.CQ
+	qp      verbs.QP
+	send    verbs.MR // send ring and slots, read by the device only
+	recv    verbs.MR // table, receive ring, message slots: the peer writes here
+
+	stream   *ring.Stream
+	variant  ring.Variant
+	receives int
+	slots    []byte // iWARP: where messages arrive, MessageSize bytes for each receive
+	inline   int
+
+	// Scratch for batches, so that posting allocates nothing.
+	sends  [16]verbs.SendWR
+	sges   [16]verbs.SGE
+	recvs  []verbs.RecvWR // one for each receive, by slot
+	freed  []uint64       // slots of completed receives, to be posted again
+	repost []verbs.RecvWR
+	wcs    [32]verbs.Completion
+}
+
+// tableSpace keeps the receive ring apart from the table, which shares a cache line with nothing.
+const tableSpace = 64
+
+// recvBit marks the work request ID of a receive; the rest is its slot. Those of sends are the stream's numbers.
+const recvBit = 1 << 63
+
+// newEndpoint makes the objects for a connection on id, and posts the receives. When it fails, id is still the caller's.
+func newEndpoint(id cm.ID, cfg Config) (*endpoint, error) {
+	e := &endpoint{id: id}
+	if err := e.build(cfg); err != nil {
+		if ferr := e.free(); ferr != nil {
+			cfg.Logger.Warn("rdma objects not released", "remote", id.RemoteAddr(), "err", ferr)
+		}
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *endpoint) build(cfg Config) error {
+	dev := e.id.Device()
+	attr := dev.Attr()
+	cfg, err := cfg.fit(attr)
+	if err != nil {
+		return err
+	}
+	rc := ring.Config{Credits: cfg.Credits, SendQueue: cfg.SendQueue}
+	if attr.Transport == verbs.TransportIWARP {
+		rc.Variant = ring.Separate
+	}
+	e.variant, e.receives = rc.Variant, rc.Receives()
+
+	if e.pd, err = dev.AllocPD(); err != nil {
+		return err
+	}
+	if err := e.register(&rc, cfg); err != nil {
+		return err
+	}
+	if e.channel, err = dev.CreateCompletionChannel(); err != nil {
+		return err
+	}
+	if e.cq, err = dev.CreateCQ(verbs.CQOptions{Depth: cfg.SendQueue + e.receives, Channel: e.channel}); err != nil {
+		return err
+	}
+	e.qp, err = e.id.CreateQP(e.pd, verbs.QPOptions{
+		Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
+		Cap: verbs.QPCap{
+			MaxSendWR: cfg.SendQueue, MaxRecvWR: e.receives, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: wantInline,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	e.inline = min(e.qp.Cap().MaxInline, wantInline)
+	if e.stream, err = ring.New(rc); err != nil {
+		return err
+	}
+	return e.postAll()
+}
+
+// register maps and registers the connection's memory.
+func (e *endpoint) register(rc *ring.Config, cfg Config) (err error) {
+	if e.send, err = e.pd.AllocMR(ring.SendSize(cfg.SendBuffer, rc.SendQueue), verbs.AccessLocalWrite); err != nil {
+		return err
+	}
+	slots := 0
+	if rc.Variant == ring.Separate {
+		slots = e.receives * ring.MessageSize
+	}
+	e.recv, err = e.pd.AllocMR(tableSpace+cfg.RecvBuffer+slots, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	if err != nil {
+		return err
+	}
+	mem, ringEnd := e.recv.Bytes(), tableSpace+cfg.RecvBuffer
+	rc.Send = e.send.Bytes()
+	rc.Table, rc.TableAddr, rc.TableRKey = mem[:ring.TableSize:ring.TableSize], e.recv.Addr(), e.recv.RKey()
+	rc.Recv, rc.RecvAddr, rc.RecvRKey = mem[tableSpace:ringEnd:ringEnd], e.recv.Addr()+tableSpace, e.recv.RKey()
+	e.slots = mem[ringEnd:]
+	return nil
+}
+
+// postAll prepares the receives and posts them all.
+func (e *endpoint) postAll() error {
+	e.recvs = make([]verbs.RecvWR, e.receives)
+	e.repost = make([]verbs.RecvWR, 0, e.receives)
+	e.freed = make([]uint64, 0, e.receives)
+	for i := range e.recvs {
+		e.recvs[i].ID = recvBit | uint64(i)
+		if e.variant == ring.Separate {
+			addr := e.recv.Addr() + uint64(len(e.recv.Bytes())-len(e.slots)+i*ring.MessageSize)
+			e.recvs[i].SGL = []verbs.SGE{{Addr: addr, Length: ring.MessageSize, LKey: e.recv.LKey()}}
+		}
+	}
+	_, err := e.qp.PostRecv(e.recvs)
+	return err
+}
+
+// message is what a completed receive brought.
+func (e *endpoint) message(wc *verbs.Completion) (ring.Message, error) {
+	slot := wc.ID &^ recvBit
+	e.freed = append(e.freed, slot)
+	if e.variant == ring.Separate {
+		return ring.Message(binary.LittleEndian.Uint32(e.slots[slot*ring.MessageSize:])), nil
+	}
+	if wc.Flags&verbs.WCWithImm == 0 {
+		return 0, &ring.ProtocolError{Reason: "a SEND where only WRITE WITH IMM is spoken"}
+	}
+	return ring.Message(wc.Imm), nil
+}
+
+// post gives the queues what the stream has for them: first the receives that are owed, then operations.
+func (e *endpoint) post() error {
+	if n := e.stream.Owed(); n > 0 {
+		e.repost = e.repost[:0]
+		for _, slot := range e.freed {
+			e.repost = append(e.repost, e.recvs[slot])
+		}
+		e.freed = e.freed[:0]
+		if _, err := e.qp.PostRecv(e.repost); err != nil {
+			return err
+		}
+		e.stream.Reposted(n)
+	}
+	for {
+		n := 0
+		var op ring.Op
+		for n < len(e.sends) && e.stream.Next(&op) {
+			e.request(n, &op)
+			n++
+		}
+		if n == 0 {
+			return nil
+		}
+		if _, err := e.qp.PostSend(e.sends[:n]); err != nil {
+			return err
+		}
+	}
+}
+
+var opcodes = [...]verbs.Opcode{
+	ring.WriteImm: verbs.OpRDMAWriteWithImm, ring.Write: verbs.OpRDMAWrite, ring.Send: verbs.OpSend,
+}
+
+// request encodes an operation as the i-th work request of the batch.
+func (e *endpoint) request(i int, op *ring.Op) {
+	wr := &e.sends[i]
+	*wr = verbs.SendWR{
+		ID: op.Seq, Opcode: opcodes[op.Kind], RemoteAddr: op.Addr, RKey: op.RKey, Imm: uint32(op.Msg),
+	}
+	if op.Signal {
+		wr.Flags = verbs.Signaled
+	}
+	switch {
+	case op.Len == 0:
+	case op.Len <= e.inline:
+		wr.Inline = e.send.Bytes()[op.Off:][:op.Len]
+	default:
+		e.sges[i] = verbs.SGE{Addr: e.send.Addr() + uint64(op.Off), Length: uint32(op.Len), LKey: e.send.LKey()}
+		wr.SGL = e.sges[i : i+1]
+	}
+}
+
+// param is what goes with a request or an answer. Retries are six, not seven: some devices take seven as for ever, and a dead
+// link would never be found. Receiver-not-ready is retried for ever: control messages may have to wait.
+func (e *endpoint) param(cfg Config) cm.ConnParam {
+	p := cm.ConnParam{
+		PrivateData: e.stream.Handshake().Append(nil), RetryCount: 6, RNRRetryCount: 7,
+		AckTimeout: cfg.AckTimeout, MinRNRTimer: 1,
+	}
+	if e.variant == ring.Separate {
+		p.InitiatorDepth = 1 // as librdmacm's rsockets do: some iWARP devices read when they connect
+	}
+	return p
+}
+
+// free closes the objects in the only order that works: what uses before what is used. It copes with a half-built endpoint.
+func (e *endpoint) free() error {
+	var errs []error
+	if e.qp != nil {
+		// Flushed first, so that the device is done with the memory.
+		_ = e.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.AttrState)
+		errs = append(errs, e.qp.Close())
+	}
+	if e.cq != nil {
+		errs = append(errs, e.cq.Close())
+	}
+	if e.channel != nil {
+		errs = append(errs, e.channel.Close())
+	}
+	if e.recv != nil {
+		errs = append(errs, e.recv.Close())
+	}
+	if e.send != nil {
+		errs = append(errs, e.send.Close())
+	}
+	if e.pd != nil {
+		errs = append(errs, e.pd.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// release ends the connection and frees the objects and the ID. Failures are nobody's to handle: they are logged.
+func (e *endpoint) release(cfg Config) {
+	_ = e.id.Disconnect()
+	if err := errors.Join(e.free(), e.id.Close()); err != nil {
+		cfg.Logger.Warn("rdma objects not released", "remote", e.id.RemoteAddr(), "err", err)
+	}
+}

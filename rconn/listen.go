@@ -1,0 +1,330 @@
+package rconn
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rconn/rdma"
+	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/ring"
+	"github.com/rconn/rdma/verbs"
+)
+
+// ListenConfig makes listeners, as net.ListenConfig does. The zero value is usable.
+type ListenConfig struct {
+	// Backlog is how many connections may wait for Accept. 0: 128.
+	Backlog int
+
+	// Providers serve the address. Nil: rdma.Providers().
+	Providers []cm.Provider
+
+	// Config shapes the connections.
+	Config Config
+}
+
+// Listen waits for connections to address on the network, see ListenConfig.Listen.
+func Listen(network, address string) (net.Listener, error) {
+	return new(ListenConfig).Listen(context.Background(), network, address)
+}
+
+// Listen waits for connections to address, "host:port". Without a host, or with an unspecified one, it serves all
+// devices; port 0 picks a free port. The context limits name look-up only. The net.Listener is a *Listener.
+func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (net.Listener, error) {
+	l, addr, err := lc.listen(ctx, network, address)
+	if err != nil {
+		return nil, opError(opListen, network, nil, addr, err)
+	}
+	return l, nil
+}
+
+func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*Listener, net.Addr, error) {
+	cfg, err := lc.Config.populate()
+	if err != nil {
+		return nil, nil, err
+	}
+	addrs, port, err := lookup(ctx, nil, network, address)
+	if err != nil {
+		return nil, nil, err
+	}
+	if addrs == nil {
+		addrs = unspecified(network, port)
+	} else {
+		addrs = addrs[:1]
+	}
+	lns, err := lc.open(addrs)
+	if err != nil {
+		return nil, tcpAddr(addrs[0]), err
+	}
+	return newListener(network, lns, cfg, orDefault(lc.Backlog, cm.DefaultBacklog)), nil, nil
+}
+
+// unspecified are the addresses that mean all of this host's.
+func unspecified(network string, port int) []netip.AddrPort {
+	v4 := netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port))
+	v6 := netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port))
+	switch f, _ := parseNetwork(network); f {
+	case ipv4:
+		return []netip.AddrPort{v4}
+	case ipv6:
+		return []netip.AddrPort{v6}
+	}
+	return []netip.AddrPort{v6, v4}
+}
+
+// open listens on all addresses with one port number. A number picked by the first may be taken at the second: then it
+// tries again.
+func (lc *ListenConfig) open(addrs []netip.AddrPort) ([]cm.Listener, error) {
+	for try := 0; ; try++ {
+		lns, err := lc.openOnce(addrs)
+		if err == nil {
+			return lns, nil
+		}
+		if addrs[0].Port() != 0 || !errors.Is(err, syscall.EADDRINUSE) || try == 16 {
+			return nil, err
+		}
+	}
+}
+
+func (lc *ListenConfig) openOnce(addrs []netip.AddrPort) ([]cm.Listener, error) {
+	var lns []cm.Listener
+	port := addrs[0].Port()
+	for _, a := range addrs {
+		ln, err := lc.openAddr(netip.AddrPortFrom(a.Addr(), port))
+		if err != nil {
+			for _, ln := range lns {
+				_ = ln.Close()
+			}
+			return nil, err
+		}
+		lns = append(lns, ln)
+		port = ln.Addr().Port()
+	}
+	return lns, nil
+}
+
+func (lc *ListenConfig) openAddr(a netip.AddrPort) (cm.Listener, error) {
+	providers := lc.Providers
+	if providers == nil {
+		providers = rdma.Providers()
+	}
+	err := error(verbs.ErrNoDevice)
+	for _, p := range providers {
+		var ln cm.Listener
+		if ln, err = p.Listen(a, cm.ListenOptions{Backlog: lc.Backlog}); err == nil || !errors.Is(err, verbs.ErrNoDevice) {
+			return ln, err
+		}
+	}
+	return nil, err
+}
+
+// maxHandshakes bounds the connections of a listener that are being made at once. A peer that stops half-way keeps one
+// place for Config.HandshakeTimeout.
+const maxHandshakes = 128
+
+// Listener waits for connections. It is a net.Listener.
+type Listener struct {
+	network string
+	addr    *net.TCPAddr
+	cfg     Config
+	lns     []cm.Listener
+
+	ready chan *Conn
+	slots chan struct{} // handshakes in progress
+	ctx   context.Context
+	stop  context.CancelFunc
+	loops sync.WaitGroup
+
+	mu       sync.Mutex
+	deadline time.Time
+	moved    chan struct{} // closed and replaced when the deadline changes
+}
+
+var _ net.Listener = (*Listener)(nil)
+
+func newListener(network string, lns []cm.Listener, cfg Config, backlog int) *Listener {
+	l := &Listener{
+		network: network, addr: net.TCPAddrFromAddrPort(lns[0].Addr()), cfg: cfg, lns: lns,
+		ready: make(chan *Conn, backlog), slots: make(chan struct{}, maxHandshakes), moved: make(chan struct{}),
+	}
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	for _, ln := range lns {
+		l.loops.Go(func() { l.serve(ln) })
+	}
+	return l
+}
+
+// serve takes requests and makes a connection of each, in its own goroutine, so that no peer holds up another.
+func (l *Listener) serve(ln cm.Listener) {
+	for {
+		select {
+		case l.slots <- struct{}{}:
+		case <-l.ctx.Done():
+			return
+		}
+		req, err := ln.Accept(l.ctx)
+		if err != nil {
+			<-l.slots
+			if l.ctx.Err() != nil || errors.Is(err, verbs.ErrClosed) {
+				return
+			}
+			l.cfg.Logger.Warn("rdma listener", "addr", l.addr, "err", err)
+			l.pause()
+			continue
+		}
+		l.loops.Go(func() {
+			defer func() { <-l.slots }()
+			l.admit(req)
+		})
+	}
+}
+
+// pause keeps a listener that fails again and again from filling a processor and a log.
+func (l *Listener) pause() {
+	select {
+	case <-time.After(100 * time.Millisecond):
+	case <-l.ctx.Done():
+	}
+}
+
+// admit makes a connection of a request and hands it to Accept. What goes wrong is the peer's affair, or the log's: an error
+// from Accept would end most servers.
+func (l *Listener) admit(req cm.Request) {
+	c, err := l.handshake(req)
+	if err != nil {
+		l.cfg.Logger.Warn("rdma connection not accepted", "local", l.addr, "remote", req.RemoteAddr(), "err", err)
+		return
+	}
+	select {
+	case l.ready <- c:
+	case <-l.ctx.Done():
+		_ = c.Close()
+	}
+}
+
+func (l *Listener) handshake(req cm.Request) (*Conn, error) {
+	peer, err := ring.ParseHandshake(req.Param().PrivateData)
+	if err != nil {
+		return nil, l.refuse(req, err)
+	}
+	ep, err := newEndpoint(req, l.cfg)
+	if err != nil {
+		return nil, l.refuse(req, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(l.ctx, l.cfg.HandshakeTimeout, errHandshakeTimeout)
+	defer cancel()
+	if err := req.Accept(ctx, ep.param(l.cfg)); err != nil {
+		ep.release(l.cfg)
+		return nil, err
+	}
+	ep.stream.Start(peer)
+	return newConn(l.network, ep, l.cfg), nil
+}
+
+// refuse rejects a request and frees it.
+func (l *Listener) refuse(req cm.Request, cause error) error {
+	return errors.Join(cause, req.Reject(nil), req.Close())
+}
+
+// Accept waits for a connection. It is a *Conn. A handshake that fails is logged and does not end Accept.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		l.mu.Lock()
+		deadline, moved := l.deadline, l.moved
+		l.mu.Unlock()
+		c, err := l.accept(deadline, moved)
+		switch {
+		case err == errMoved:
+			continue
+		case err != nil:
+			return nil, opError(opAccept, l.network, nil, l.addr, err)
+		}
+		return c, nil
+	}
+}
+
+var errMoved = errors.New("deadline moved")
+
+func (l *Listener) accept(deadline time.Time, moved chan struct{}) (*Conn, error) {
+	var expired <-chan time.Time
+	if !deadline.IsZero() {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return nil, os.ErrDeadlineExceeded
+		}
+		t := time.NewTimer(left)
+		defer t.Stop()
+		expired = t.C
+	}
+	if l.ctx.Err() != nil {
+		return nil, net.ErrClosed
+	}
+	select {
+	case c := <-l.ready:
+		return c, nil
+	case <-l.ctx.Done():
+		return nil, net.ErrClosed
+	case <-expired:
+		return nil, os.ErrDeadlineExceeded
+	case <-moved:
+		return nil, errMoved
+	}
+}
+
+// SetDeadline sets the time after which Accept fails, also one that waits now. The zero time means never.
+func (l *Listener) SetDeadline(t time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx.Err() != nil {
+		return opError(opSet, l.network, nil, l.addr, net.ErrClosed)
+	}
+	l.deadline = t
+	close(l.moved)
+	l.moved = make(chan struct{})
+	return nil
+}
+
+// Addr is the listener's address, a *net.TCPAddr with the real port.
+func (l *Listener) Addr() net.Addr { return l.addr }
+
+// Close stops listening. Accept returns net.ErrClosed; connections made but not accepted are closed.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	closed := l.ctx.Err() != nil
+	l.stop()
+	l.mu.Unlock()
+	if closed {
+		return opError(opClose, l.network, nil, l.addr, net.ErrClosed)
+	}
+	var errs []error
+	for _, ln := range l.lns {
+		errs = append(errs, ln.Close())
+	}
+	l.loops.Wait()
+	for {
+		select {
+		case c := <-l.ready:
+			_ = c.Close()
+		default:
+			if err := errors.Join(errs...); err != nil {
+				return opError(opClose, l.network, nil, l.addr, err)
+			}
+			return nil
+		}
+	}
+}
+
+// errHandshakeTimeout is our own limit for a handshake. It is a timeout for package net's users.
+var errHandshakeTimeout error = handshakeTimeout{}
+
+type handshakeTimeout struct{}
+
+func (handshakeTimeout) Error() string        { return "the peer did not complete the connection in time" }
+func (handshakeTimeout) Timeout() bool        { return true }
+func (handshakeTimeout) Temporary() bool      { return true }
+func (handshakeTimeout) Is(target error) bool { return target == syscall.ETIMEDOUT }

@@ -1,0 +1,207 @@
+package rconn
+
+import (
+	"errors"
+	"io"
+	"syscall"
+
+	"github.com/rconn/rdma/ring"
+	"github.com/rconn/rdma/verbs"
+)
+
+// Waiting is leader and followers. Of the calls that wait on a Conn one leads: it waits on the completion channel itself, takes
+// completions, feeds the stream and posts, for everyone. The others sleep on their side's wake channel. The leader rouses a
+// follower whose turn has come, and when it leaves, the next one to lead. So a completion wakes the
+// goroutine that wants it, without a hop through another, and no goroutine is needed while nobody waits.
+
+// wait returns when s is ready or must give up (see over). c.mu is held, but not while sleeping.
+func (c *Conn) wait(s *side) {
+	for c.progress(); !s.ready() && !c.over(s); {
+		if c.leader == nil {
+			c.lead(s)
+			continue
+		}
+		s.waiting = true
+		s.arm()
+		c.mu.Unlock()
+		<-s.wake
+		c.mu.Lock()
+		s.disarm()
+		s.waiting = false
+	}
+}
+
+// over tells whether a call of s must give up although it is not ready.
+func (c *Conn) over(s *side) bool {
+	return c.err != nil || s.expired() || c.closed && s != &c.closing
+}
+
+// lead waits for completions until s is ready or must give up, then hands over.
+func (c *Conn) lead(s *side) {
+	c.leader = s
+	s.arm()
+	for !s.ready() && !c.over(s) {
+		spin := c.spin.next()
+		s.waiting = true
+		c.mu.Unlock()
+		err := c.ep.channel.Wait(spin)
+		c.mu.Lock()
+		s.waiting = false
+		if err != nil {
+			c.fail(err)
+		}
+		c.spin.result(c.progress() > 0)
+	}
+	s.disarm()
+	c.leader = nil
+	for _, o := range c.sides {
+		if o.waiting {
+			o.rouse()
+			break
+		}
+	}
+}
+
+// kick makes all calls look at the state again. It needs no lock, so that events and timers may call it.
+func (c *Conn) kick() {
+	for _, s := range c.sides {
+		s.rouse()
+	}
+	c.ep.channel.Interrupt()
+}
+
+// progress takes all completions, posts what has become possible, and returns how many completions there were. It is the
+// only reaper of the completion queue.
+func (c *Conn) progress() (n int) {
+	if c.released {
+		return 0
+	}
+	// What the connection manager says counts only after all that had arrived before.
+	gone := c.gone.Load()
+	for {
+		k, err := c.ep.cq.Poll(c.ep.wcs[:])
+		if err != nil {
+			c.fail(err)
+			return n
+		}
+		for i := range k {
+			c.complete(&c.ep.wcs[i])
+		}
+		n += k
+		if k < len(c.ep.wcs) {
+			break
+		}
+	}
+	if gone != nil && !c.stream.Ended() {
+		c.fail(eventError(*gone))
+	}
+	c.post()
+	c.turn()
+	return n
+}
+
+// turn rouses the calls whose turn has come. Whoever takes completions must: the event of one that a caller in passing has
+// taken may never wake the leader.
+func (c *Conn) turn() {
+	for _, s := range c.sides {
+		if s.waiting && (s.ready() || c.over(s)) {
+			c.rouse(s)
+		}
+	}
+}
+
+// rouse lets a waiting call look again.
+func (c *Conn) rouse(s *side) {
+	if s == c.leader {
+		c.ep.channel.Interrupt()
+	} else {
+		s.rouse()
+	}
+}
+
+// complete takes one completion.
+func (c *Conn) complete(wc *verbs.Completion) {
+	if wc.Status != verbs.StatusSuccess {
+		// The cause comes before the flush that it leads to; after an orderly end both are expected.
+		if !c.stream.Ended() {
+			c.fail(wc.Err())
+		}
+		return
+	}
+	if wc.ID&recvBit == 0 {
+		c.stream.Completed(wc.ID)
+		return
+	}
+	m, err := c.ep.message(wc)
+	if err == nil {
+		err = c.stream.Received(m, int(wc.ByteLen))
+	}
+	if err != nil {
+		c.fail(err)
+	}
+}
+
+// post posts what the stream has, and reacts to the peer's end.
+func (c *Conn) post() {
+	if c.err != nil {
+		return
+	}
+	if c.stream.PeerDisconnected() {
+		if !c.hungUp && c.iwarp() {
+			// The peer waits for this: on iWARP its completions told it nothing. What was received stays readable.
+			c.hungUp = true
+			_ = c.ep.id.Disconnect()
+		}
+		return
+	}
+	if err := c.ep.post(); err != nil {
+		c.fail(err)
+	}
+}
+
+func (c *Conn) iwarp() bool { return c.ep.variant == ring.Separate }
+
+// fail ends the connection with its first error.
+func (c *Conn) fail(err error) {
+	if c.err != nil {
+		return
+	}
+	if errors.Is(err, verbs.ErrClosed) {
+		c.err = err
+		return
+	}
+	if _, ok := errors.AsType[*brokenError](err); !ok {
+		err = broken(syscall.ECONNRESET, err)
+	}
+	c.err = err
+	if _, ok := errors.AsType[*ring.ProtocolError](err); ok {
+		c.cfg.Logger.Warn("rdma connection ended", "local", c.laddr, "remote", c.raddr, "err", err)
+		// Nothing more from this peer may reach our memory.
+		_ = c.ep.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.AttrState)
+	}
+}
+
+// readError is what ends reading once everything received was read: nil while there may be more.
+func (c *Conn) readError() error {
+	if c.stream.EOF() {
+		return io.EOF
+	}
+	return c.failure()
+}
+
+// writeError is what forbids writing.
+func (c *Conn) writeError() error {
+	if c.shutdown || c.stream.PeerDisconnected() {
+		return syscall.EPIPE
+	}
+	return c.failure()
+}
+
+// failure is why the connection broke. A flush is only the effect of something: of what the connection manager said, once it
+// has.
+func (c *Conn) failure() error {
+	if gone := c.gone.Load(); gone != nil && errors.Is(c.err, &verbs.CompletionError{Status: verbs.StatusWRFlushErr}) {
+		c.err = eventError(*gone)
+	}
+	return c.err
+}
