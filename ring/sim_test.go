@@ -63,9 +63,11 @@ var actions = []func(*end, *rand.Rand) (bool, error){
 	(*end).doWrite, (*end).doRead, (*end).doPost, (*end).doRepost, (*end).doDeliver, (*end).doAck, (*end).doReceive,
 }
 
-func (e *end) doWrite(r *rand.Rand) (bool, error) {
+func (e *end) doWrite(r *rand.Rand) (bool, error) { return e.writeSome(1 + r.IntN(e.size())) }
+
+func (e *end) writeSome(most int) (bool, error) {
 	span := e.WriteSpan()
-	n := min(len(span), e.toWrite-e.written, 1+r.IntN(e.size()))
+	n := min(len(span), e.toWrite-e.written, most)
 	if n <= 0 {
 		return false, nil
 	}
@@ -82,9 +84,11 @@ func (e *end) doWrite(r *rand.Rand) (bool, error) {
 
 func (e *end) size() int { return len(e.cfg.Recv) + 1 }
 
-func (e *end) doRead(r *rand.Rand) (bool, error) {
+func (e *end) doRead(r *rand.Rand) (bool, error) { return e.readSome(1 + r.IntN(e.size())) }
+
+func (e *end) readSome(most int) (bool, error) {
 	span := e.ReadSpan()
-	n := min(len(span), 1+r.IntN(e.size()))
+	n := min(len(span), most)
 	for i := range n {
 		if want := pattern(e.peer.name, e.read+i); span[i] != want {
 			return false, fmt.Errorf("byte %d is %#x, want %#x", e.read+i, span[i], want)

@@ -10,7 +10,7 @@ mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
 
-"$here/setup/packages.sh"
-kernel=$("$here/setup/kernel.sh" "$cache")
-initrd=$("$here/setup/initrd.sh" "$cache" "$kernel")
+"$here/setup/packages.sh" 9>&-
+kernel=$("$here/setup/kernel.sh" "$cache" 9>&-)
+initrd=$("$here/setup/initrd.sh" "$cache" "$kernel" 9>&-)
 printf '%s\n' "$kernel" "$initrd"

@@ -23,7 +23,7 @@ chmod 755 init
 
 # insmod in this order. busybox cannot read .ko.xz, hence unpacked.
 release=$(<"$kernel/release")
-modprobe -d "$kernel" -S "$release" -a --show-depends virtio_pci 9pnet_virtio 9p overlay |
+modprobe -d "$kernel" -S "$release" -a --show-depends virtio_pci virtio_console 9pnet_virtio 9p overlay |
 	awk '$1 == "insmod" && !seen[$2]++ {print $2}' >list
 while read -r path; do
 	name=$(basename "$path" .xz)

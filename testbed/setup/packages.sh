@@ -6,7 +6,7 @@ packages=(
 	# the emulator, and what builds its initramfs and the siw module
 	qemu-system-x86 busybox-static cpio kmod xz-utils gcc make
 	# the guest's user space: it runs from this machine's root
-	rdma-core ibverbs-providers libibverbs-dev librdmacm-dev iproute2 iputils-ping
+	rdma-core ibverbs-providers libibverbs-dev librdmacm-dev iproute2 iputils-ping procps
 	# peers that nobody here wrote
 	rdmacm-utils perftest ibverbs-utils curl
 )

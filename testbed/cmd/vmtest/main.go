@@ -1,0 +1,113 @@
+// Command vmtest runs the guest tests, testbed/tests, each in the kind of guest
+// that its name asks for. testbed/vm test builds and starts it.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rconn/rdma/testbed/internal/vm"
+)
+
+func main() {
+	// SIGPIPE too: whoever stops reading us must not leave a guest behind.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	defer stop()
+	status, err := test(ctx, os.Getenv("REPO"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "vmtest:", err)
+		status = 1
+	}
+	os.Exit(status)
+}
+
+func test(ctx context.Context, root string) (int, error) {
+	only, err := regexp.Compile(os.Getenv("RUN"))
+	if err != nil {
+		return 0, fmt.Errorf("RUN: %w", err)
+	}
+	seconds, err := number("TEST_TIMEOUT", "60")
+	if err != nil {
+		return 0, err
+	}
+	workers, err := number("JOBS", "1")
+	if err != nil {
+		return 0, err
+	}
+	bed, err := vm.Prepare(ctx, root, os.Stderr)
+	if err != nil {
+		return 0, err
+	}
+	dir, err := os.MkdirTemp("", "rdma-vmtest-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	tests, err := build(ctx, root, filepath.Join(dir, "guest.test"))
+	if err != nil {
+		return 0, err
+	}
+	jobs, err := plan(tests, only)
+	if err != nil {
+		return 0, err
+	}
+
+	r := &runner{
+		bed: bed, dir: dir, limit: time.Duration(seconds) * time.Second,
+		report: &report{out: os.Stdout},
+	}
+	queue := make(chan job)
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for j := range queue {
+				r.run(ctx, j)
+			}
+		})
+	}
+	for _, j := range jobs {
+		if ctx.Err() != nil {
+			break
+		}
+		queue <- j
+	}
+	close(queue)
+	wg.Wait()
+	return r.report.close(count(jobs)), nil
+}
+
+// build compiles the guest tests and returns their names.
+func build(ctx context.Context, root, binary string) ([]string, error) {
+	compile := exec.CommandContext(ctx, "go", "test", "-C", root, "-c", "-tags", "guest", "-o", binary, "./testbed/tests")
+	compile.Stdout, compile.Stderr = os.Stderr, os.Stderr
+	if err := compile.Run(); err != nil {
+		return nil, fmt.Errorf("building the guest tests: %w", err)
+	}
+	out, err := exec.CommandContext(ctx, binary, "-test.list", "^Test").Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing the guest tests: %w", err)
+	}
+	return strings.Fields(string(bytes.TrimSpace(out))), nil
+}
+
+// number reads a positive number from the environment.
+func number(name, byDefault string) (int, error) {
+	text := cmp.Or(os.Getenv(name), byDefault)
+	n, err := strconv.Atoi(text)
+	if err != nil || n <= 0 {
+		return 0, fmt.Errorf("%s=%q: want a positive number", name, text)
+	}
+	return n, nil
+}

@@ -1,0 +1,138 @@
+//go:build guest
+
+package tests
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rconn/rdma/rconn"
+)
+
+// Stock rstream, of rdmacm-utils, against rconn, with data verification at both ends.
+
+// rstreamTest is a run of rstream: iterations of count messages of size bytes from the client, and as many back.
+type rstreamTest struct{ size, count, iterations int }
+
+func (r rstreamTest) String() string { return fmt.Sprintf("%dBx%dx%d", r.size, r.count, r.iterations) }
+
+func (r rstreamTest) args(port int) []string {
+	return []string{
+		"-p", strconv.Itoa(port), "-S", strconv.Itoa(r.size), "-C", strconv.Itoa(r.count), "-I", strconv.Itoa(r.iterations), "-T", "v",
+	}
+}
+
+// talk plays rstream's part on c: first 16 bytes each way, then the messages. With -T v each direction's bytes count up
+// from 0, modulo 256.
+func (r rstreamTest) talk(c net.Conn, client bool) error {
+	var sent, received int
+	send := func(n int) error {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(sent + i)
+		}
+		sent += n
+		_, err := c.Write(b)
+		return err
+	}
+	receive := func(n int) error {
+		b := make([]byte, n)
+		if _, err := io.ReadFull(c, b); err != nil {
+			return err
+		}
+		for i := range b {
+			if b[i] != byte(received+i) {
+				return fmt.Errorf("byte %d is %d, want %d", received+i, b[i], byte(received+i))
+			}
+		}
+		received += n
+		return nil
+	}
+	first, second := send, receive
+	if !client {
+		first, second = receive, send
+	}
+	turn := func(n, size int, f func(int) error) error {
+		for range n {
+			if err := f(size); err != nil {
+				return fmt.Errorf("after %d bytes sent, %d received: %w", sent, received, err)
+			}
+		}
+		return nil
+	}
+	if err := turn(1, 16, first); err != nil {
+		return err
+	}
+	if err := turn(1, 16, second); err != nil {
+		return err
+	}
+	for range r.iterations {
+		if err := turn(r.count, r.size, first); err != nil {
+			return err
+		}
+		if err := turn(r.count, r.size, second); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestRxeRstreamPeer(t *testing.T) {
+	for _, r := range []rstreamTest{{64, 1, 1000}, {64, 1000, 1}, {64 << 10, 1, 100}, {64 << 10, 100, 1}} {
+		testRstreamPeer(t, r)
+	}
+}
+
+func TestSiwRstreamPeer(t *testing.T) {
+	for _, r := range []rstreamTest{{64, 1, 100}, {64, 100, 1}, {64 << 10, 10, 1}} {
+		testRstreamPeer(t, r)
+	}
+}
+
+// testRstreamPeer runs r with rconn as the server, then as the client.
+func testRstreamPeer(t *testing.T, r rstreamTest) {
+	const port = 7471
+	t.Run("rstream dials/"+r.String(), func(t *testing.T) {
+		ln, err := rconn.Listen("rdma", net.JoinHostPort(addr, strconv.Itoa(port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		client := start(t, append([]string{"rstream", "-s", addr}, r.args(port)...)...)
+		c, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(patience))
+		if err := r.talk(c, false); err != nil {
+			t.Error(err)
+		}
+		client.wait(t)
+		// rstream shuts down when it is done: an orderly end.
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			t.Errorf("after the end: %d, %v", n, err)
+		}
+	})
+	t.Run("rstream listens/"+r.String(), func(t *testing.T) {
+		server := start(t, append([]string{"rstream", "-b", addr}, r.args(port)...)...)
+		server.listens(t)
+		d := rconn.Dialer{Timeout: patience}
+		c, err := d.Dial("rdma", net.JoinHostPort(addr, strconv.Itoa(port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetDeadline(time.Now().Add(patience))
+		if err := r.talk(c, true); err != nil {
+			t.Error(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		server.wait(t)
+	})
+}
