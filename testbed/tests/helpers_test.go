@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -114,7 +115,9 @@ func listening(t *testing.T, pid int) bool {
 		t.Fatal(err)
 	}
 	for _, id := range ids {
-		if id.PID == pid && id.State == "LISTEN" {
+		// The kernel names the thread that made the listener.
+		thread := fmt.Sprintf("/proc/%d/task/%d", pid, id.PID)
+		if _, err := os.Stat(thread); err == nil && id.State == "LISTEN" {
 			return true
 		}
 	}

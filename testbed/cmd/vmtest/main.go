@@ -88,12 +88,18 @@ func test(ctx context.Context, root string) (int, error) {
 	return r.report.close(count(jobs)), nil
 }
 
-// build compiles the guest tests and returns their names.
+// build compiles the guest tests, and beside them in bin the programs that they start, and returns the tests' names.
 func build(ctx context.Context, root, binary string) ([]string, error) {
-	compile := exec.CommandContext(ctx, "go", "test", "-C", root, "-c", "-tags", "guest", "-o", binary, "./testbed/tests")
-	compile.Stdout, compile.Stderr = os.Stderr, os.Stderr
-	if err := compile.Run(); err != nil {
-		return nil, fmt.Errorf("building the guest tests: %w", err)
+	bin := filepath.Join(filepath.Dir(binary), "bin") + string(filepath.Separator)
+	for _, args := range [][]string{
+		{"test", "-C", root, "-c", "-tags", "guest", "-o", binary, "./testbed/tests"},
+		{"build", "-C", root, "-o", bin, "./examples/..."},
+	} {
+		compile := exec.CommandContext(ctx, "go", args...)
+		compile.Stdout, compile.Stderr = os.Stderr, os.Stderr
+		if err := compile.Run(); err != nil {
+			return nil, fmt.Errorf("go %s: %w", args[0], err)
+		}
 	}
 	out, err := exec.CommandContext(ctx, binary, "-test.list", "^Test").Output()
 	if err != nil {

@@ -1,0 +1,26 @@
+//go:build guest
+
+package tests
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+// program is the path of one of our programs, built beside the tests.
+func program(name string) string { return filepath.Join(os.Getenv("OUT"), "bin", name) }
+
+// examples/ping, both ends, prints percentiles and the device.
+func TestBothPingExample(t *testing.T) {
+	server := start(t, program("ping"), "-listen", net.JoinHostPort(addr, "7000"), "-once")
+	server.listens(t)
+	out := run(t, program("ping"), "-n", "200", "-size", "64", net.JoinHostPort(addr, "7000"))
+	want := regexp.MustCompile(`on (rxe0 \(InfiniBand\)|siw0 \(iWARP\)), 64 bytes\n200 round trips: min \S+, median \S+, 90% \S+, 99% \S+, max \S+`)
+	if !want.MatchString(out) {
+		t.Errorf("ping printed:\n%s", out)
+	}
+	server.wait(t)
+}
