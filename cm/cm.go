@@ -96,7 +96,8 @@ type Request interface {
 	ID
 
 	// Param is what the peer sent with its request. On InfiniBand and RoCE the private data is always 56 bytes, padded with
-	// zeros.
+	// zeros. ResponderResources and InitiatorDepth are as seen from this end: ready to be copied into Accept's, if the
+	// device has as many.
 	Param() ConnParam
 
 	// Accept agrees and waits until the connection is established. CreateQP comes first. An Accept that failed is

@@ -300,7 +300,7 @@ func TestSimultaneousClose(t *testing.T) {
 
 // A lost DISCONNECTED event does not hold Close up.
 //
-// fault: CLOSE-EVENT-LOST
+// fault: CLOSE-5
 func TestDisconnectedLost(t *testing.T) {
 	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
 		n := newNetwork(t, fc, Config{Linger: 100 * time.Millisecond})

@@ -64,7 +64,7 @@ func TestDialContext(t *testing.T) {
 
 // Each step of a dial and of an accept fails in turn: a clear error, nothing left, and the listener serves the next.
 //
-// fault: LEAK-STEP
+// fault: MEM-2
 func TestEachStepFails(t *testing.T) {
 	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
 		boom := errors.New("boom")

@@ -55,7 +55,7 @@ func TestHandshakeRefused(t *testing.T) {
 	}
 }
 
-// fault: CONN-PRIVATE
+// fault: CONN-6
 func FuzzParseHandshake(f *testing.F) {
 	f.Add(unhex(f, cHandshake))
 	f.Add(make([]byte, 196))

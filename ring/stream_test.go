@@ -125,7 +125,7 @@ func TestWithdraw(t *testing.T) {
 	require.Empty(t, e.drain())
 }
 
-// fault: CONN-HOSTILE
+// fault: MEM-3
 func TestHostileMessages(t *testing.T) {
 	type msg struct {
 		m       Message

@@ -98,8 +98,9 @@ type QP interface {
 	Cap() QPCap
 
 	// PostSend hands work requests to the send queue, in order, and returns how many it took. Fewer than len(wrs) come
-	// with an error about the first not taken: ErrQueueFull, a wrong request, ErrClosed. Results arrive in the send CQ. A QP in the
-	// error state takes requests and flushes them.
+	// with an error about the first not taken: ErrQueueFull, a wrong request, ErrClosed. Results arrive in the send CQ. As many
+	// as Cap says fit; a device that works meanwhile may take more, so whoever must not overrun a CQ counts for himself. A QP in
+	// the error state flushes what is posted, or refuses it; Linux's software devices may also lose it without a completion.
 	PostSend(wrs []SendWR) (int, error)
 
 	// PostRecv hands work requests to the receive queue, as PostSend does. It may be called before the QP is connected.

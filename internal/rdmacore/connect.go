@@ -138,15 +138,18 @@ func (i *id) Connect(ctx context.Context, p cm.ConnParam) (cm.ConnParam, error) 
 	if err := i.m.begin(stateResolved, stateConnecting); err != nil {
 		return fail(err)
 	}
+	iwarp := i.dev.attr.Transport == verbs.TransportIWARP
 	bound := i.p.calls
-	if i.dev.attr.Transport == verbs.TransportIWARP {
+	if iwarp {
 		bound = i.p.connects
 	}
 	var started atomic.Bool
 	go func() {
 		err := i.call(ctx, bound, "rdma_connect", func() C.int {
 			started.Store(true)
-			return i.connect(&p)
+			errno := i.connect(&p)
+			i.stuck = iwarp && errno == 0 // waits for the peer's answer now
+			return errno
 		})
 		if err != nil {
 			i.m.fail(i.dev.orRemoved(connectErr(err)))
@@ -154,7 +157,7 @@ func (i *id) Connect(ctx context.Context, p cm.ConnParam) (cm.ConnParam, error) 
 	}()
 	ev, err := i.m.await(ctx)
 	switch {
-	case err != nil && ctx.Err() != nil && !started.Load():
+	case err != nil && ctx.Err() != nil && iwarp && !started.Load():
 		return fail(errTooManyConnects(ctx))
 	case err != nil:
 		return fail(err)

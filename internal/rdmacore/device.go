@@ -8,6 +8,9 @@ package rdmacore
 import "C"
 
 import (
+	"bytes"
+	"encoding/hex"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -141,7 +144,8 @@ func (d *device) sysfs(port int, name ...string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// netdev is the network interface of a port: the one of its first GID that has one, or the device's only one.
+// netdev is the network interface of a port: that of its first GID which has one. On iWARP the GID begins with the interface's
+// hardware address, and there may be nothing in sysfs.
 func (d *device) netdev(port int) string {
 	list, _ := os.ReadDir(filepath.Join(sysDevices, d.name, "ports", strconv.Itoa(port), "gid_attrs", "ndevs"))
 	for _, e := range list {
@@ -149,11 +153,17 @@ func (d *device) netdev(port int) string {
 			return name
 		}
 	}
-	if list, _ = os.ReadDir(filepath.Join(sysDevices, d.name, "device", "net")); len(list) == 1 {
-		return list[0].Name()
+	if d.attr.Transport != verbs.TransportIWARP {
+		return ""
 	}
-	b, _ := os.ReadFile(filepath.Join(sysDevices, d.name, "parent")) // rxe
-	return strings.TrimSpace(string(b))
+	raw, _ := hex.DecodeString(strings.ReplaceAll(d.sysfs(port, "gids", "0"), ":", ""))
+	all, _ := net.Interfaces()
+	for _, ifi := range all {
+		if len(ifi.HardwareAddr) == 6 && bytes.HasPrefix(raw, ifi.HardwareAddr) {
+			return ifi.Name
+		}
+	}
+	return ""
 }
 
 func (d *device) AllocPD() (verbs.PD, error) {

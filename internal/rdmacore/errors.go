@@ -102,11 +102,7 @@ func eventErr(ev event) error {
 	return syscall.ECONNRESET // Disconnected, or what does not belong here
 }
 
-// rejectErr tells a peer's refusal from a connection that broke: iWARP reports both as rejected, with a negative errno; the IB CM
-// has a positive reason.
+// rejectErr is a refusal. The IB CM has a positive reason, iWARP a negative errno: of siw ECONNRESET when the peer's program refused.
 func rejectErr(ev event) error {
-	if ev.status < 0 && ev.errno() != syscall.ECONNREFUSED {
-		return ev.errno()
-	}
 	return &cm.RejectedError{Reason: max(ev.status, -ev.status), PrivateData: ev.conn.PrivateData}
 }

@@ -31,8 +31,9 @@ type id struct {
 	refs          refs // the QP
 
 	// op is held during a C call on the id, and by a connect that blocks in the kernel: who closes waits for it.
-	op sync.Mutex
-	c  *C.struct_rdma_cm_id // nil once closed
+	op    sync.Mutex
+	c     *C.struct_rdma_cm_id // nil once closed
+	stuck bool                 // iWARP: destroying it waits until the kernel's connect is over
 
 	mu   sync.Mutex
 	qp   *qp  // nil before CreateQP and after its Close
@@ -172,7 +173,11 @@ func (i *id) Close() error {
 		i.m.close()
 		i.op.Lock()
 		defer i.op.Unlock()
-		err := i.p.calls.do(func() error { return sysErr("rdma_destroy_id", int(C.rc_destroy_id(i.c))) })
+		bound := i.p.calls
+		if i.stuck {
+			bound = i.p.connects
+		}
+		err := bound.do(func() error { return sysErr("rdma_destroy_id", int(C.rc_destroy_id(i.c))) })
 		if err != nil {
 			return err
 		}

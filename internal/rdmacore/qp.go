@@ -63,6 +63,9 @@ func (i *id) CreateQP(p verbs.PD, o verbs.QPOptions) (verbs.QP, error) {
 	var c *C.struct_rc_qp
 	if err := i.p.calls.do(func() error { return q.create(&c, o) }); err != nil {
 		release()
+		if i.m.now() == stateRequested {
+			err = acceptErr(err)
+		}
 		return nil, i.dev.orRemoved(err)
 	}
 	q.num = uint32(c.num)

@@ -428,6 +428,19 @@ static inline int rc_destroy_qp(struct rc_qp *qp)
 	return err;
 }
 
+// rc_post_result reads what a post returned. Two traps: -1 with errno, and siw's library, which forgets ENOMEM when part of a chain
+// was taken but still points at the first request that was not.
+static inline struct rc_posted rc_post_result(int err, int n, int bad)
+{
+	if (!err && bad < 0)
+		return (struct rc_posted){n, 0};
+	if (!err)
+		err = ENOMEM;
+	else if (err == -1 && errno)
+		err = errno;
+	return (struct rc_posted){bad < 0 ? 0 : bad, rc_code(err)};
+}
+
 static inline struct rc_posted rc_post_send(struct rc_qp *qp, int n)
 {
 	static const uint8_t opcodes[] = {
@@ -462,9 +475,7 @@ static inline struct rc_posted rc_post_send(struct rc_qp *qp, int n)
 	}
 	errno = 0;
 	int err = ibv_post_send(qp->qp, wr, &bad);
-	if (!err)
-		return (struct rc_posted){n, 0};
-	return (struct rc_posted){bad ? (int)(bad - wr) : 0, err == -1 && errno ? errno : rc_code(err)};
+	return rc_post_result(err, n, bad ? bad - wr : -1);
 }
 
 static inline struct rc_posted rc_post_recv(struct rc_qp *qp, int n)
@@ -479,9 +490,7 @@ static inline struct rc_posted rc_post_recv(struct rc_qp *qp, int n)
 	}
 	errno = 0;
 	int err = ibv_post_recv(qp->qp, wr, &bad);
-	if (!err)
-		return (struct rc_posted){n, 0};
-	return (struct rc_posted){bad ? (int)(bad - wr) : 0, err == -1 && errno ? errno : rc_code(err)};
+	return rc_post_result(err, n, bad ? bad - wr : -1);
 }
 
 static inline int rc_query_qp(struct rc_qp *qp, struct rc_qp_attr *out)

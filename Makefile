@@ -1,0 +1,47 @@
+# make          lists the targets
+# make test     what a host can check
+# make vm-test  what needs an RDMA device, in virtual machines
+
+SHELL := /bin/bash
+
+.NOTPARALLEL:
+.PHONY: help setup test lint unit builds faults soak run clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+test: setup lint unit builds faults ## everything a host can check; installs its needs on Debian (as root)
+
+setup:
+	@tools/setup.sh
+
+lint: ## gofmt, vet, staticcheck, go.mod files, shell scripts
+	@tools/lint.sh
+
+unit: ## the Go tests, with the race detector where there is cgo
+	@tools/unit.sh
+
+builds: ## build and start without cgo, on other systems, without RDMA headers or libraries
+	@tools/builds.sh
+
+faults: ## compare docs/faults.md with the tests that name its rows
+	@go run ./internal/checks/faults
+
+soak: setup ## the Go tests 20 times on 1, 2 and 4 processors: an hour or more
+	@tools/unit.sh -count=20 -cpu 1,2,4 -timeout 4h
+
+run: ## a file by net/http over RDMA, in a guest
+	@testbed/demo/run.sh
+
+clean: ## remove what was built here; caches outside the checkout stay
+	rm -rf build testbed/.build
+
+# The test bed's targets are in testbed.mk.
+vm-setup: ## prepare this machine for guests; the other vm- targets do it too
+vm-run: ## CMD='...': run a command in a fresh guest; DEV=rxe (default), siw or none, TIMEOUT=seconds
+vm-shell: ## a shell in a guest
+vm-pair: ## A='...' B='...': two guests on one cable
+vm-test: ## the tests that need an RDMA device, in guests
+vm-selftest: ## tests of the test bed itself
+vm-clean: ## remove the test bed's cache
+include testbed.mk

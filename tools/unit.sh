@@ -1,0 +1,23 @@
+#!/bin/bash
+# Runs the Go tests of the library and of nested modules. Arguments go to go test.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tools/report.sh
+
+flags=(-count=1 -shuffle=on)
+if with_cgo "race detector"; then
+	flags+=(-race)
+fi
+
+run() { go test "${flags[@]}" "$@" ./... || failed=$((failed + 1)); }
+
+run "$@"
+for mod in $(git ls-files -co --exclude-standard -- '*/go.mod'); do
+	dir=${mod%/go.mod}
+	if [[ -n $(find "$dir" -name '*_test.go' -print -quit) ]]; then
+		cd "$dir"
+		run "$@"
+		cd "$OLDPWD"
+	fi
+done
+finish

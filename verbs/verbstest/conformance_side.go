@@ -1,0 +1,310 @@
+package verbstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/verbs"
+	"github.com/stretchr/testify/require"
+)
+
+// size describes one end of a connection of the suite. Zero fields have defaults.
+type size struct {
+	sendWR, recvWR int
+	inline         int
+	memory         int
+	signalAll      bool
+	recvs          int // posted from the start, memory slots of 64 bytes from the end
+}
+
+// side is one end of a connection, with everything it needs.
+type side struct {
+	t              *testing.T
+	patience       time.Duration
+	id             cm.ID
+	dev            verbs.Device
+	pd             verbs.PD
+	mr             verbs.MR
+	ch             verbs.CompletionChannel
+	sendCQ, recvCQ verbs.CQ
+	qp             verbs.QP
+	sends, recvs   []verbs.Completion // polled, not taken
+	events         chan cm.Event
+}
+
+const allAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
+
+// side equips an ID.
+func (s *suite) side(t *testing.T, id cm.ID, z size) *side {
+	t.Helper()
+	e, err := s.trySide(t, id, z)
+	require.NoError(t, err)
+	return e
+}
+
+// trySide is side for an ID that may be no good any more, so that CreateQP fails.
+func (s *suite) trySide(t *testing.T, id cm.ID, z size) (*side, error) {
+	t.Helper()
+	orDefault := func(n *int, d int) {
+		if *n == 0 {
+			*n = d
+		}
+	}
+	orDefault(&z.sendWR, 16)
+	orDefault(&z.recvWR, 16)
+	orDefault(&z.memory, 1<<16)
+	e := &side{t: t, patience: s.Patience, id: id, dev: id.Device(), events: make(chan cm.Event, 16)}
+	require.NotNil(t, e.dev)
+	t.Cleanup(e.close)
+	var err error
+	e.pd, err = e.dev.AllocPD()
+	require.NoError(t, err)
+	e.mr, err = e.pd.AllocMR(z.memory, allAccess)
+	require.NoError(t, err)
+	e.ch, err = e.dev.CreateCompletionChannel()
+	require.NoError(t, err)
+	// Devices may take more requests than they say, see queueFull.
+	e.sendCQ, err = e.dev.CreateCQ(verbs.CQOptions{Depth: 4*z.sendWR + 64, Channel: e.ch})
+	require.NoError(t, err)
+	e.recvCQ, err = e.dev.CreateCQ(verbs.CQOptions{Depth: 4*z.recvWR + 64, Channel: e.ch})
+	require.NoError(t, err)
+	e.qp, err = id.CreateQP(e.pd, verbs.QPOptions{
+		SendCQ: e.sendCQ, RecvCQ: e.recvCQ, SignalAll: z.signalAll,
+		Cap: verbs.QPCap{MaxSendWR: z.sendWR, MaxRecvWR: z.recvWR, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: z.inline},
+	})
+	if err != nil {
+		return e, err
+	}
+	for i := range z.recvs {
+		e.postRecv(uint64(i), e.slot(i))
+	}
+	return e, nil
+}
+
+// close is in the only right order, and harmless after the test has closed some itself.
+func (e *side) close() {
+	if e.qp != nil {
+		require.NoError(e.t, e.qp.Close())
+	}
+	if e.recvCQ != nil {
+		require.NoError(e.t, e.recvCQ.Close())
+	}
+	if e.sendCQ != nil {
+		require.NoError(e.t, e.sendCQ.Close())
+	}
+	if e.ch != nil {
+		require.NoError(e.t, e.ch.Close())
+	}
+	if e.mr != nil {
+		require.NoError(e.t, e.mr.Close())
+	}
+	if e.pd != nil {
+		require.NoError(e.t, e.pd.Close())
+	}
+	require.NoError(e.t, e.id.Close())
+}
+
+// pair makes a connection.
+func (s *suite) pair(t *testing.T, z size) (a, b *side) {
+	t.Helper()
+	return s.connect(t, s.listen(t, cm.ListenOptions{}), z)
+}
+
+func (s *suite) connect(t *testing.T, ln cm.Listener, z size) (a, b *side) {
+	t.Helper()
+	ctx := s.ctx(t)
+	id := s.resolve(t, ln.Addr())
+	a = s.side(t, id, z)
+	done := make(chan error, 1)
+	go func() {
+		_, err := id.Connect(ctx, param())
+		done <- err
+	}()
+	req, err := ln.Accept(ctx)
+	require.NoError(t, err)
+	b = s.side(t, req, z)
+	require.NoError(t, req.Accept(ctx, param()))
+	require.NoError(t, <-done)
+	return a, b
+}
+
+// sge is a piece of the side's memory.
+func (e *side) sge(off, n int) []verbs.SGE {
+	return []verbs.SGE{{Addr: e.mr.Addr() + uint64(off), Length: uint32(n), LKey: e.mr.LKey()}}
+}
+
+// slot is the memory of the i-th receive.
+func (e *side) slot(i int) []verbs.SGE { return e.sge(e.slotAt(i), 64) }
+
+func (e *side) slotAt(i int) int { return len(e.mr.Bytes()) - 64*(i+1) }
+
+func (e *side) postRecv(id uint64, sgl []verbs.SGE) {
+	e.t.Helper()
+	n, err := e.qp.PostRecv([]verbs.RecvWR{{ID: id, SGL: sgl}})
+	require.NoError(e.t, err)
+	require.Equal(e.t, 1, n)
+}
+
+func (e *side) post(wrs ...verbs.SendWR) {
+	e.t.Helper()
+	n, err := e.qp.PostSend(wrs)
+	require.NoError(e.t, err)
+	require.Equal(e.t, len(wrs), n)
+}
+
+// sendWR, writeWR and readWR are signaled work requests; the latter two name the peer's memory.
+func sendWR(id uint64, sgl []verbs.SGE) verbs.SendWR {
+	return verbs.SendWR{ID: id, Opcode: verbs.OpSend, Flags: verbs.Signaled, SGL: sgl}
+}
+
+func (e *side) writeWR(id uint64, sgl []verbs.SGE, peer *side, at int) verbs.SendWR {
+	return verbs.SendWR{
+		ID: id, Opcode: verbs.OpRDMAWrite, Flags: verbs.Signaled, SGL: sgl,
+		RemoteAddr: peer.mr.Addr() + uint64(at), RKey: peer.mr.RKey(),
+	}
+}
+
+func (e *side) readWR(id uint64, sgl []verbs.SGE, peer *side, at int) verbs.SendWR {
+	wr := e.writeWR(id, sgl, peer, at)
+	wr.Opcode = verbs.OpRDMARead
+	return wr
+}
+
+// poll moves completions from the device to the side.
+func (e *side) poll() error {
+	var wc [8]verbs.Completion
+	for {
+		n, err := e.sendCQ.Poll(wc[:])
+		if err != nil {
+			return err
+		}
+		e.sends = append(e.sends, wc[:n]...)
+		m, err := e.recvCQ.Poll(wc[:])
+		if err != nil {
+			return err
+		}
+		e.recvs = append(e.recvs, wc[:m]...)
+		if n+m == 0 {
+			return nil
+		}
+	}
+}
+
+var errNoCompletion = errors.New("no completion came")
+
+// await waits until there is something in from, one of the side's lists.
+func (e *side) await(from *[]verbs.Completion, spin time.Duration) (verbs.Completion, error) {
+	expired := make(chan struct{})
+	timer := time.AfterFunc(e.patience, func() { close(expired); e.ch.Interrupt() })
+	defer timer.Stop()
+	for {
+		if err := e.poll(); err != nil {
+			return verbs.Completion{}, err
+		}
+		if len(*from) > 0 {
+			wc := (*from)[0]
+			*from = (*from)[1:]
+			select {
+			case <-expired:
+				return wc, fmt.Errorf("lost wake-up: completion %+v was there and Wait slept on", wc)
+			default:
+				return wc, nil
+			}
+		}
+		select {
+		case <-expired:
+			return verbs.Completion{}, errNoCompletion
+		default:
+		}
+		if err := e.ch.Wait(spin); err != nil {
+			return verbs.Completion{}, err
+		}
+	}
+}
+
+func (e *side) nextSend() verbs.Completion {
+	e.t.Helper()
+	wc, err := e.await(&e.sends, 0)
+	require.NoError(e.t, err)
+	require.Equal(e.t, e.qp.Num(), wc.QPNum)
+	return wc
+}
+
+func (e *side) nextRecv() verbs.Completion {
+	e.t.Helper()
+	wc, err := e.await(&e.recvs, 0)
+	require.NoError(e.t, err)
+	require.Equal(e.t, e.qp.Num(), wc.QPNum)
+	return wc
+}
+
+// sent expects the next send completion to be a success.
+func (e *side) sent(id uint64, op verbs.WCOpcode) {
+	e.t.Helper()
+	wc := e.nextSend()
+	require.NoError(e.t, wc.Err())
+	require.Equal(e.t, id, wc.ID)
+	require.Equal(e.t, op, wc.Opcode)
+}
+
+// received expects the next receive completion to be a success, with n bytes.
+func (e *side) received(id uint64, n int) verbs.Completion {
+	e.t.Helper()
+	wc := e.nextRecv()
+	require.NoError(e.t, wc.Err())
+	require.Equal(e.t, id, wc.ID)
+	require.Equal(e.t, n, int(wc.ByteLen))
+	return wc
+}
+
+// sync returns when what the peer has posted before it, too, is in this side's memory. Both need a receive slot.
+func (e *side) sync(peer *side) {
+	e.t.Helper()
+	e.postRecv(999, e.slot(0))
+	peer.post(sendWR(999, peer.sge(0, 1)))
+	for peer.nextSend().ID != 999 {
+	}
+	e.received(999, 1)
+}
+
+// listen has the side's events collected from now on; earlier ones wait for it.
+func (e *side) listen() { e.id.Notify(func(ev cm.Event) { e.events <- ev }) }
+
+// disconnected waits for the event that ends the connection.
+func (e *side) disconnected() {
+	e.t.Helper()
+	e.listen()
+	ctx, cancel := context.WithTimeout(e.t.Context(), e.patience)
+	defer cancel()
+	select {
+	case ev := <-e.events:
+		require.True(e.t, ev.Ends(), "event %v", ev)
+	case <-ctx.Done():
+		require.Fail(e.t, "no event told of the end of the connection")
+	}
+}
+
+func (e *side) iwarp() bool { return e.dev.Attr().Transport == verbs.TransportIWARP }
+
+// fill writes a pattern that no shift maps onto itself.
+func fill(b []byte, seed byte) {
+	x := uint32(seed) + 1
+	for i := range b {
+		x = x*1664525 + 1013904223
+		b[i] = byte(x >> 24)
+	}
+}
+
+func filled(n int, seed byte) []byte {
+	b := make([]byte, n)
+	fill(b, seed)
+	return b
+}
+
+// has reports whether memory holds the pattern.
+func has(b []byte, seed byte) bool { return slices.Equal(b, filled(len(b), seed)) }

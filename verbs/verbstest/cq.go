@@ -1,0 +1,261 @@
+package verbstest
+
+import (
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/rconn/rdma/verbs"
+)
+
+type cq struct {
+	dev     *Device
+	channel *channel
+	depth   int
+	queue   []cqe
+	coming  int // completions that will be in queue
+	qps     int // queues of QPs that use it
+	broken  bool
+	closed  bool
+}
+
+// cqe is a completion, with what its poll sets free.
+type cqe struct {
+	verbs.Completion
+	qp   *qp
+	recv bool
+	pos  uint64 // of its request in the work queue
+}
+
+// CreateCQ implements verbs.Device.
+func (d *Device) CreateCQ(o verbs.CQOptions) (verbs.CQ, error) {
+	if err := d.call(CreateCQ); err != nil {
+		return nil, err
+	}
+	defer d.fab.mu.Unlock()
+	var ch *channel
+	if o.Channel != nil {
+		c, ok := o.Channel.(*channel)
+		switch {
+		case !ok || c.dev != d:
+			return nil, verbs.ErrForeign
+		case c.closed:
+			return nil, verbs.ErrClosed
+		}
+		ch = c
+	}
+	switch {
+	case o.Depth < 1:
+		return nil, os.NewSyscallError("ibv_create_cq", syscall.EINVAL)
+	case o.Depth > d.attr.MaxCQE:
+		return nil, &verbs.LimitError{What: "completion queue entries", Got: uint64(o.Depth), Max: uint64(d.attr.MaxCQE)}
+	case d.cqs >= d.attr.MaxCQ:
+		return nil, os.NewSyscallError("ibv_create_cq", syscall.ENOMEM)
+	}
+	q := &cq{dev: d, channel: ch, depth: granted(o.Depth, d.attr.MaxCQE)}
+	if ch != nil {
+		ch.cqs[q] = true
+	}
+	d.cqs++
+	d.host.count(&d.host.objects.CQs, 1)
+	return q, nil
+}
+
+// granted rounds a size up as devices do.
+func granted(n, limit int) int {
+	size := 1
+	for size < n {
+		size *= 2
+	}
+	return min(size, limit)
+}
+
+func (q *cq) Depth() int { return q.depth }
+
+func (q *cq) Poll(wc []verbs.Completion) (int, error) {
+	if err := q.dev.host.before(Poll); err != nil {
+		return 0, err
+	}
+	q.dev.fab.mu.Lock()
+	defer q.dev.fab.mu.Unlock()
+	if q.closed {
+		return 0, verbs.ErrClosed
+	}
+	n := min(len(wc), len(q.queue))
+	for i, e := range q.queue[:n] {
+		wc[i] = e.Completion
+		e.qp.polled(e)
+	}
+	q.queue = q.queue[n:]
+	switch {
+	case n > 0 || len(wc) == 0:
+		return n, nil
+	case q.broken:
+		return 0, os.NewSyscallError("ibv_poll_cq", syscall.EOVERFLOW)
+	case q.dev.host.dead:
+		return 0, verbs.ErrDeviceRemoved
+	}
+	return 0, nil // also on a removed device: it is Wait that tells
+}
+
+func (q *cq) Close() error {
+	q.dev.fab.mu.Lock()
+	defer q.dev.fab.mu.Unlock()
+	switch {
+	case q.closed:
+		return nil
+	case q.qps > 0:
+		q.dev.fab.violate("host %s: CQ closed while a QP uses it", q.dev.host.name)
+		return verbs.ErrBusy
+	}
+	q.closed = true
+	q.queue = nil
+	if q.channel != nil {
+		delete(q.channel.cqs, q)
+	}
+	q.dev.cqs--
+	q.dev.host.count(&q.dev.host.objects.CQs, -1)
+	return nil
+}
+
+func (q *cq) push(e cqe) {
+	if q.broken || q.closed {
+		return
+	}
+	if len(q.queue) >= q.depth {
+		q.overrun()
+		return
+	}
+	q.queue = append(q.queue, e)
+}
+
+// overrun breaks the queue and every QP that uses it.
+func (q *cq) overrun() {
+	q.broken = true
+	q.dev.async(verbs.AsyncEvent{Type: verbs.EventCQErr})
+	for p := range q.dev.fab.qps {
+		if p.send == q || p.recv == q {
+			p.fatal(verbs.EventQPFatal)
+		}
+	}
+}
+
+func (q *cq) signal() {
+	if q.channel != nil {
+		q.channel.signal()
+	}
+}
+
+// drop removes the completions of a QP that is destroyed.
+func (q *cq) drop(p *qp) {
+	kept := q.queue[:0]
+	for _, e := range q.queue {
+		if e.qp != p {
+			kept = append(kept, e)
+		}
+	}
+	clear(q.queue[len(kept):])
+	q.queue = kept
+}
+
+type channel struct {
+	dev         *Device
+	cqs         map[*cq]bool
+	wake        chan struct{} // holds one token: look again
+	interrupted bool
+	waiting     bool
+	closed      bool
+}
+
+// CreateCompletionChannel implements verbs.Device.
+func (d *Device) CreateCompletionChannel() (verbs.CompletionChannel, error) {
+	if err := d.call(CreateChannel); err != nil {
+		return nil, err
+	}
+	defer d.fab.mu.Unlock()
+	c := &channel{dev: d, cqs: make(map[*cq]bool), wake: make(chan struct{}, 1)}
+	d.channels[c] = true
+	d.host.count(&d.host.objects.Channels, 1)
+	return c, nil
+}
+
+func (c *channel) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *channel) Interrupt() {
+	c.dev.fab.mu.Lock()
+	defer c.dev.fab.mu.Unlock()
+	c.interrupted = true
+	c.signal()
+}
+
+// Wait does not spin: here the goroutine that would be watched needs the processor.
+func (c *channel) Wait(time.Duration) error {
+	if err := c.dev.host.before(Wait); err != nil {
+		return err
+	}
+	mu := &c.dev.fab.mu
+	mu.Lock()
+	defer mu.Unlock()
+	if c.waiting {
+		c.dev.fab.violate("host %s: two goroutines in Wait of one channel", c.dev.host.name)
+		return os.NewSyscallError("Wait", syscall.EBUSY)
+	}
+	if !c.closed && c.dev.host.wakeSpuriously() {
+		return nil
+	}
+	c.waiting = true
+	defer func() { c.waiting = false }()
+	for {
+		if done, err := c.ready(); done {
+			return err
+		}
+		mu.Unlock()
+		<-c.wake
+		mu.Lock()
+	}
+}
+
+// ready reports whether Wait ends, and how.
+func (c *channel) ready() (bool, error) {
+	switch {
+	case c.closed:
+		return true, verbs.ErrClosed
+	case c.interrupted:
+		c.interrupted = false
+		return true, nil
+	}
+	coming := 0
+	for q := range c.cqs {
+		if len(q.queue) > 0 || q.broken {
+			return true, nil
+		}
+		coming += q.coming
+	}
+	err := c.dev.check()
+	if coming > 0 && !c.dev.host.dead {
+		err = nil
+	}
+	return err != nil, err
+}
+
+func (c *channel) Close() error {
+	c.dev.fab.mu.Lock()
+	defer c.dev.fab.mu.Unlock()
+	switch {
+	case c.closed:
+		return nil
+	case len(c.cqs) > 0:
+		c.dev.fab.violate("host %s: completion channel closed while %d CQs use it", c.dev.host.name, len(c.cqs))
+		return verbs.ErrBusy
+	}
+	c.closed = true
+	delete(c.dev.channels, c)
+	c.signal()
+	c.dev.host.count(&c.dev.host.objects.Channels, -1)
+	return nil
+}

@@ -1,0 +1,212 @@
+package verbstest
+
+import (
+	"os"
+	"syscall"
+	"unsafe"
+
+	"github.com/rconn/rdma/verbs"
+)
+
+const pageSize = 4096
+
+type pd struct {
+	dev    *Device
+	mrs    int
+	qps    int
+	closed bool
+}
+
+// AllocPD implements verbs.Device.
+func (d *Device) AllocPD() (verbs.PD, error) {
+	if err := d.call(AllocPD); err != nil {
+		return nil, err
+	}
+	defer d.fab.mu.Unlock()
+	if d.pds >= d.attr.MaxPD {
+		return nil, os.NewSyscallError("ibv_alloc_pd", syscall.ENOMEM)
+	}
+	d.pds++
+	d.host.count(&d.host.objects.PDs, 1)
+	return &pd{dev: d}, nil
+}
+
+func (p *pd) Device() verbs.Device { return p.dev }
+
+func (p *pd) Close() error {
+	p.dev.fab.mu.Lock()
+	defer p.dev.fab.mu.Unlock()
+	switch {
+	case p.closed:
+		return nil
+	case p.mrs > 0 || p.qps > 0:
+		p.dev.fab.violate("host %s: PD closed with %d MRs and %d QPs open", p.dev.host.name, p.mrs, p.qps)
+		return verbs.ErrBusy
+	}
+	p.closed = true
+	p.dev.pds--
+	p.dev.host.count(&p.dev.host.objects.PDs, -1)
+	return nil
+}
+
+func (p *pd) AllocMR(size int, access verbs.Access) (verbs.MR, error) {
+	d := p.dev
+	if err := d.call(AllocMR); err != nil {
+		return nil, err
+	}
+	defer d.fab.mu.Unlock()
+	const remoteWriters = verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
+	switch {
+	case p.closed:
+		return nil, verbs.ErrClosed
+	case size <= 0:
+		return nil, os.NewSyscallError("ibv_reg_mr", syscall.EINVAL)
+	case access&remoteWriters != 0 && access&verbs.AccessLocalWrite == 0:
+		return nil, os.NewSyscallError("ibv_reg_mr", syscall.EINVAL)
+	case uint64(size) > d.attr.MaxMRSize:
+		return nil, &verbs.LimitError{What: "bytes of a memory region", Got: uint64(size), Max: d.attr.MaxMRSize}
+	case d.cfg.Memlock > 0 && d.host.locked+uint64(size) > d.cfg.Memlock:
+		return nil, &verbs.MemlockError{Size: size, Limit: d.cfg.Memlock}
+	case len(d.mrs) >= d.attr.MaxMR:
+		return nil, os.NewSyscallError("ibv_reg_mr", syscall.ENOMEM)
+	}
+	d.fab.nextKey += 0x101
+	m := &mr{pd: p, mem: pages(size), addr: d.fab.nextAddr, key: d.fab.nextKey, access: access}
+	d.fab.nextAddr += uint64(size+3*pageSize) &^ (pageSize - 1) // unmapped pages between any two
+	d.mrs[m.key] = m
+	d.host.locked += uint64(size)
+	p.mrs++
+	d.host.count(&d.host.objects.MRs, 1)
+	return m, nil
+}
+
+// pages returns page-aligned memory. It is of Go's heap, where the race detector sees a program that uses memory while
+// the device does.
+func pages(size int) []byte {
+	b := make([]byte, size+pageSize)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (pageSize - 1)
+	return b[skip : skip+size : skip+size]
+}
+
+type mr struct {
+	pd     *pd
+	mem    []byte
+	addr   uint64
+	key    uint32
+	access verbs.Access
+	closed bool
+}
+
+func (m *mr) Addr() uint64 { return m.addr }
+func (m *mr) LKey() uint32 { return m.key }
+
+// RKey differs from LKey, so that one cannot be used for the other.
+func (m *mr) RKey() uint32 { return m.key | remoteBit }
+
+const remoteBit = 1 << 31
+
+func (m *mr) Bytes() []byte {
+	m.pd.dev.fab.mu.Lock()
+	defer m.pd.dev.fab.mu.Unlock()
+	return m.mem
+}
+
+func (m *mr) Close() error {
+	d := m.pd.dev
+	d.fab.mu.Lock()
+	defer d.fab.mu.Unlock()
+	if m.closed {
+		return nil
+	}
+	for q := range d.fab.qps {
+		if q.dev == d && q.uses(m.key) {
+			d.fab.violate("host %s: MR closed while work requests of QP %d name it", d.host.name, q.num)
+			break
+		}
+	}
+	m.closed = true
+	delete(d.mrs, m.key)
+	d.freed[m.key] = true
+	d.host.locked -= uint64(len(m.mem))
+	m.pd.mrs--
+	d.host.count(&d.host.objects.MRs, -1)
+	// Whoever still looks at the memory sees that it is gone; the race detector sees it too.
+	for i := range m.mem {
+		m.mem[i] = 0xdb
+	}
+	m.mem = nil
+	return nil
+}
+
+// local is the memory that an entry of a work request names, nil if it may not be used so. The length must not be 0.
+func (p *pd) local(s verbs.SGE, need verbs.Access) []byte {
+	if s.LKey&remoteBit != 0 {
+		return nil
+	}
+	return p.find(s.LKey, s.Addr, uint64(s.Length), need)
+}
+
+// remote is the memory that a peer's request names.
+func (p *pd) remote(rkey uint32, addr, length uint64, need verbs.Access) []byte {
+	if rkey&remoteBit == 0 {
+		return nil
+	}
+	if rkey &^= remoteBit; p.dev.freed[rkey] {
+		p.dev.fab.violate("host %s: a peer reached for an MR that was closed before its QP", p.dev.host.name)
+	}
+	return p.find(rkey, addr, length, need)
+}
+
+func (p *pd) find(key uint32, addr, length uint64, need verbs.Access) []byte {
+	m := p.dev.mrs[key]
+	if m == nil || m.pd != p || m.access&need != need {
+		return nil
+	}
+	off := addr - m.addr // wraps below the region to something large
+	if off > uint64(len(m.mem)) || length > uint64(len(m.mem))-off {
+		return nil
+	}
+	return m.mem[off : off+length]
+}
+
+// gather collects the memory that sgl names, false if a piece may not be read.
+func (p *pd) gather(sgl []verbs.SGE) ([]byte, bool) {
+	var all []byte
+	for _, s := range sgl {
+		if s.Length == 0 {
+			continue
+		}
+		m := p.local(s, 0)
+		if m == nil {
+			return nil, false
+		}
+		if len(sgl) == 1 {
+			return m, true // the caller copies at once
+		}
+		all = append(all, m...)
+	}
+	return all, true
+}
+
+// scatter places data into the memory that sgl names, false if a piece may not be written.
+func (p *pd) scatter(sgl []verbs.SGE, data []byte) bool {
+	for _, s := range sgl {
+		if s.Length == 0 || len(data) == 0 {
+			continue
+		}
+		m := p.local(s, verbs.AccessLocalWrite)
+		if m == nil {
+			return false
+		}
+		data = data[copy(m, data):]
+	}
+	return true
+}
+
+func length(sgl []verbs.SGE) uint64 {
+	var n uint64
+	for _, s := range sgl {
+		n += uint64(s.Length)
+	}
+	return n
+}
