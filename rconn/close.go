@@ -15,6 +15,7 @@ func (c *Conn) Close() error {
 		return c.opError(opClose, net.ErrClosed)
 	}
 	c.closed = true
+	c.stopKeepalive()
 	c.mu.Unlock()
 	c.kick()
 

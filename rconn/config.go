@@ -31,6 +31,12 @@ type Config struct {
 	// at all, what is under way is lost.
 	Linger time.Duration
 
+	// KeepAlive is how long nothing may be heard from the peer's device before it is asked for a sign of life, and
+	// KeepAliveTimeout how long it has for that; then the connection is broken, with syscall.ETIMEDOUT. It is the peer's
+	// device that must answer, not its program. 0: 15 s and 5 s. A negative KeepAlive turns it off. On iWARP a
+	// peer can refuse such questions when the connection is made, as C programs that dial do; TCP's own limits are left then.
+	KeepAlive, KeepAliveTimeout time.Duration
+
 	// HandshakeTimeout limits the exchange that makes a connection, after the address was resolved. 0: 10 s.
 	HandshakeTimeout time.Duration
 
@@ -49,6 +55,8 @@ const (
 	defaultSendQueue        = 128
 	defaultSpin             = 20 * time.Microsecond
 	defaultLinger           = 3 * time.Second
+	defaultKeepAlive        = 15 * time.Second
+	defaultKeepAliveTimeout = 5 * time.Second
 	defaultHandshakeTimeout = 10 * time.Second
 	defaultAckTimeout       = 16
 )
@@ -75,6 +83,8 @@ func (c Config) populate() (Config, error) {
 	c.SendQueue = orDefault(c.SendQueue, defaultSendQueue)
 	c.Spin = max(0, orDefault(c.Spin, defaultSpin))
 	c.Linger = orDefault(c.Linger, defaultLinger)
+	c.KeepAlive = orDefault(c.KeepAlive, defaultKeepAlive)
+	c.KeepAliveTimeout = orDefault(c.KeepAliveTimeout, defaultKeepAliveTimeout)
 	c.HandshakeTimeout = orDefault(c.HandshakeTimeout, defaultHandshakeTimeout)
 	c.AckTimeout = orDefault(c.AckTimeout, defaultAckTimeout)
 	c.Logger = orDefault(c.Logger, slog.Default())
@@ -89,6 +99,8 @@ func (c Config) populate() (Config, error) {
 		return c, outOfBounds("SendQueue", c.SendQueue)
 	case c.HandshakeTimeout < 0:
 		return c, outOfBounds("HandshakeTimeout", c.HandshakeTimeout)
+	case c.KeepAliveTimeout < 0:
+		return c, outOfBounds("KeepAliveTimeout", c.KeepAliveTimeout)
 	case c.AckTimeout > 31:
 		return c, outOfBounds("AckTimeout", c.AckTimeout)
 	}

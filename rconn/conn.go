@@ -28,11 +28,13 @@ type Conn struct {
 	sides           [3]*side // those three
 	leader          *side    // the side whose call waits on the completion channel
 	spin            spinner
+	stats           Stats
+	keepalive       keepalive
 	err             error // why the connection broke
 	closed          bool  // Close was called
 	shutdown        bool  // CloseWrite was called
 	deaf            bool  // CloseRead was called
-	unwritten       int   // bytes that the Write in progress has still to copy
+	copying         bool  // the Write in progress has bytes left to copy
 	hungUp          bool  // we answered the peer's disconnect
 	released        bool  // the endpoint is gone
 }
@@ -54,6 +56,7 @@ func newConn(network string, ep *endpoint, cfg Config) *Conn {
 	// Offers the second half of the receive ring at once, instead of with the first read.
 	c.mu.Lock()
 	c.post()
+	c.startKeepalive()
 	c.mu.Unlock()
 	return c
 }
@@ -88,6 +91,7 @@ func (c *Conn) read(p []byte) (int, error) {
 			return 0, io.EOF
 		}
 		if n := c.take(p); n > 0 {
+			c.stats.Reads++
 			return n, nil
 		}
 		if err := c.readError(); err != nil {
@@ -111,62 +115,10 @@ func (c *Conn) take(p []byte) (n int) {
 		c.stream.Consume(k)
 		n += k
 	}
-	if n > 0 && !c.released {
+	if n > 0 {
 		c.post()
 	}
 	return n
-}
-
-// Write sends p. It returns when all of it is with the device, or with the number of bytes that are.
-func (c *Conn) Write(p []byte) (int, error) {
-	n, err := c.write(p)
-	return n, c.opError(opWrite, err)
-}
-
-func (c *Conn) write(p []byte) (n int, err error) {
-	c.wr.op.Lock()
-	defer c.wr.op.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for {
-		if err := c.callError(&c.wr); err != nil {
-			return n - c.stream.Withdraw(), err
-		}
-		if err := c.writeError(); err != nil {
-			return n - c.stream.Withdraw(), err
-		}
-		if len(p) == n && c.stream.Unposted() == 0 {
-			return n, nil
-		}
-		if k := c.put(p[n:]); k > 0 {
-			n += k
-			continue
-		}
-		c.unwritten = len(p) - n
-		c.wait(&c.wr)
-	}
-}
-
-// writable tells whether the Write in progress can go on: all that it copied is posted, and there is room for what is left.
-func (c *Conn) writable() bool {
-	return c.stream.Unposted() == 0 && (c.unwritten == 0 || len(c.stream.WriteSpan()) > 0)
-}
-
-// put copies bytes to the send ring and posts them.
-func (c *Conn) put(p []byte) int {
-	span := c.stream.WriteSpan()
-	if len(span) == 0 || len(p) == 0 {
-		return 0
-	}
-	// Only this call commits: the span is ours while the lock is not.
-	c.mu.Unlock()
-	k := copy(span, p)
-	c.mu.Lock()
-	c.stream.Commit(k)
-	if !c.released {
-		c.post()
-	}
-	return k
 }
 
 // callError is what ends a call before it looks at data or window.

@@ -149,6 +149,7 @@ func handshake(ctx context.Context, ep *endpoint, id cm.Resolved, cfg Config) er
 	if err != nil {
 		return err
 	}
+	ep.reads = reply.InitiatorDepth > 0
 	ep.stream.Start(peer)
 	return nil
 }

@@ -24,6 +24,8 @@ type endpoint struct {
 	receives int
 	slots    []byte // iWARP: where messages arrive, MessageSize bytes for each receive
 	inline   int
+	acked    bool // the completion of a write means that the peer's device has it
+	reads    bool // READs were granted
 
 	// Scratch for batches, so that posting allocates nothing.
 	sends  [16]verbs.SendWR
@@ -63,7 +65,7 @@ func (e *endpoint) build(cfg Config) error {
 	if attr.Transport == verbs.TransportIWARP {
 		rc.Variant = ring.Separate
 	}
-	e.variant, e.receives = rc.Variant, rc.Receives()
+	e.variant, e.receives, e.acked = rc.Variant, rc.Receives(), attr.Caps.WriteAcked
 
 	if e.pd, err = dev.AllocPD(); err != nil {
 		return err
@@ -195,6 +197,23 @@ func (e *endpoint) request(i int, op *ring.Op) {
 	}
 }
 
+// canProbe tells whether the peer's device can be asked for a sign of life. On iWARP only a READ is answered.
+func (e *endpoint) canProbe() bool { return e.acked || e.reads }
+
+// probe posts a request of no bytes that the peer's device answers and its program does not see.
+func (e *endpoint) probe() (bool, error) {
+	var op ring.Op
+	if !e.stream.Probe(&op) {
+		return false, nil
+	}
+	e.request(0, &op)
+	if !e.acked {
+		e.sends[0].Opcode = verbs.OpRDMARead
+	}
+	_, err := e.qp.PostSend(e.sends[:1])
+	return true, err
+}
+
 // param is what goes with a request or an answer. Retries are six, not seven: some devices take seven as for ever, and a dead
 // link would never be found. Receiver-not-ready is retried for ever: control messages may have to wait.
 func (e *endpoint) param(cfg Config) cm.ConnParam {
@@ -203,8 +222,16 @@ func (e *endpoint) param(cfg Config) cm.ConnParam {
 		AckTimeout: cfg.AckTimeout, MinRNRTimer: 1,
 	}
 	if e.variant == ring.Separate {
-		p.InitiatorDepth = 1 // as librdmacm's rsockets do: some iWARP devices read when they connect
+		// One READ each way, of nothing, for keepalive. Some iWARP devices also read when they connect.
+		p.InitiatorDepth, p.ResponderResources = 1, 1
 	}
+	return p
+}
+
+// answer is param for the answer to a request: READs as far as the request offers and wants them.
+func (e *endpoint) answer(cfg Config, req cm.ConnParam) cm.ConnParam {
+	p := e.param(cfg)
+	p.InitiatorDepth, p.ResponderResources = min(1, req.InitiatorDepth), min(1, req.ResponderResources)
 	return p
 }
 

@@ -218,7 +218,9 @@ func (l *Listener) handshake(req cm.Request) (*Conn, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(l.ctx, l.cfg.HandshakeTimeout, errHandshakeTimeout)
 	defer cancel()
-	if err := req.Accept(ctx, ep.param(l.cfg)); err != nil {
+	answer := ep.answer(l.cfg, req.Param())
+	ep.reads = answer.InitiatorDepth > 0
+	if err := req.Accept(ctx, answer); err != nil {
 		ep.release(l.cfg)
 		return nil, err
 	}

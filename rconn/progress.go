@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"syscall"
+	"time"
 
 	"github.com/rconn/rdma/ring"
 	"github.com/rconn/rdma/verbs"
@@ -50,7 +51,11 @@ func (c *Conn) lead(s *side) {
 		if err != nil {
 			c.fail(err)
 		}
-		c.spin.result(c.progress() > 0)
+		found := c.progress() > 0
+		c.stats.Waits++
+		if c.spin.result(found) {
+			c.stats.SpinHits++
+		}
 	}
 	s.disarm()
 	c.leader = nil
@@ -78,6 +83,7 @@ func (c *Conn) progress() (n int) {
 	}
 	// What the connection manager says counts only after all that had arrived before.
 	gone := c.gone.Load()
+	heard := false
 	for {
 		k, err := c.ep.cq.Poll(c.ep.wcs[:])
 		if err != nil {
@@ -85,12 +91,16 @@ func (c *Conn) progress() (n int) {
 			return n
 		}
 		for i := range k {
-			c.complete(&c.ep.wcs[i])
+			heard = c.complete(&c.ep.wcs[i]) || heard
 		}
 		n += k
+		c.stats.Completions += uint64(k)
 		if k < len(c.ep.wcs) {
 			break
 		}
+	}
+	if heard {
+		c.keepalive.heard = time.Now()
 	}
 	if gone != nil && !c.stream.Ended() {
 		c.fail(eventError(*gone))
@@ -119,18 +129,18 @@ func (c *Conn) rouse(s *side) {
 	}
 }
 
-// complete takes one completion.
-func (c *Conn) complete(wc *verbs.Completion) {
+// complete takes one completion, and tells whether it is a sign of life from the peer's device.
+func (c *Conn) complete(wc *verbs.Completion) (heard bool) {
 	if wc.Status != verbs.StatusSuccess {
 		// The cause comes before the flush that it leads to; after an orderly end both are expected.
 		if !c.stream.Ended() {
 			c.fail(wc.Err())
 		}
-		return
+		return false
 	}
 	if wc.ID&recvBit == 0 {
 		c.stream.Completed(wc.ID)
-		return
+		return c.ep.acked || wc.Opcode == verbs.WCRDMARead
 	}
 	m, err := c.ep.message(wc)
 	if err == nil {
@@ -139,6 +149,7 @@ func (c *Conn) complete(wc *verbs.Completion) {
 	if err != nil {
 		c.fail(err)
 	}
+	return true
 }
 
 // post posts what the stream has, and reacts to the peer's end.

@@ -28,16 +28,17 @@ func (s *spinner) next() time.Duration {
 	return s.limit
 }
 
-// result tells how the sleep ended.
-func (s *spinner) result(completions bool) {
+// result takes how the sleep ended, and tells whether the spin was enough.
+func (s *spinner) result(completions bool) bool {
 	if !s.spun {
-		return
+		return false
 	}
 	if completions && time.Since(s.start) <= 2*s.limit {
 		s.misses = 0
-		return
+		return true
 	}
 	if s.misses++; s.misses >= spinMisses {
 		s.misses, s.skip = 0, spinSkips
 	}
+	return false
 }

@@ -10,6 +10,7 @@ type Stream struct {
 	peer Handshake
 
 	updates uint64 // segments written to the peer's table
+	stats   Stats
 
 	// The second half of a message on iWARP.
 	half    Message
@@ -141,6 +142,7 @@ func (s *Stream) Received(m Message, byteLen int) error {
 		if imm && byteLen != int(m.arg()) {
 			return protocolError("%v came with %d bytes", m, byteLen)
 		}
+		s.stats.DataReceived++
 		return s.recv.data(m.arg())
 	case kindCredit:
 		if imm && byteLen != 0 && byteLen != entrySize {
@@ -151,6 +153,7 @@ func (s *Stream) Received(m Message, byteLen int) error {
 				return err
 			}
 		}
+		s.stats.GrantsReceived++
 		return s.send.grant(m.limit())
 	case kindControl:
 		if imm && byteLen != 0 {
@@ -171,6 +174,25 @@ func (s *Stream) control(code uint32) {
 	}
 }
 
+// Stats counts messages and bytes.
+type Stats struct {
+	BytesSent, BytesReceived   uint64 // of the stream
+	DataSent, DataReceived     uint64 // messages that announce bytes
+	GrantsSent, GrantsReceived uint64 // messages about space and credits
+	SegmentsSent               uint64 // pieces of the receive ring given back to the peer
+}
+
+// Stats returns the counts up to now.
+func (s *Stream) Stats() Stats {
+	st := s.stats
+	st.BytesSent, st.BytesReceived = s.send.posted, s.recv.received
+	st.SegmentsSent = s.updates
+	return st
+}
+
+// PeerCredits is the number of messages that the peer let us send ahead.
+func (s *Stream) PeerCredits() int { return int(s.peer.Credits) }
+
 // Next gives the next operation to post, in order; false when there is none now. An operation given must be posted.
 func (s *Stream) Next(op *Op) bool {
 	if s.peer.Credits == 0 || s.peerDisconnect {
@@ -188,10 +210,22 @@ func (s *Stream) Next(op *Op) bool {
 		return true
 	}
 	if s.send.queue.room() >= need*(1+controlReserve) && s.send.nextData(op) {
+		s.stats.DataSent++
 		s.emit(op, false)
 		return true
 	}
 	return s.send.queue.control < controlReserve*need && s.nextEnd(op)
+}
+
+// Probe gives a write of no bytes and without message, whose completion tells that the peer's device lives. Not while the send queue
+// is full, or at the end.
+func (s *Stream) Probe(op *Op) bool {
+	if s.peer.Credits == 0 || s.hasHalf || s.Ended() || s.send.queue.room() == 0 {
+		return false
+	}
+	*op = Op{Kind: Write, Addr: s.peer.TableAddr, RKey: s.peer.TableRKey}
+	s.send.queue.push(op, s.send.posted, false, true)
+	return true
 }
 
 func (s *Stream) opsPerMessage() int {
@@ -219,6 +253,7 @@ func (s *Stream) nextUpdate(op *Op) bool {
 		return false
 	}
 	op.Msg = newMessage(kindCredit, uint32(s.recv.grant()))
+	s.stats.GrantsSent++
 	s.emit(op, true)
 	return true
 }

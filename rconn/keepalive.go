@@ -1,0 +1,68 @@
+package rconn
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// keepalive finds a peer whose device does not answer any more, also for a connection on which nobody waits. It is a timer, not a
+// goroutine: a connection from which nothing was heard for idle gets a probe, one that is still silent after timeout
+// is broken. Guarded by Conn.mu.
+type keepalive struct {
+	timer         *time.Timer
+	idle, timeout time.Duration
+	heard         time.Time // when the peer's device last gave a sign of life
+	probing       bool
+}
+
+// startKeepalive starts the timer, unless keepalive is off.
+func (c *Conn) startKeepalive() {
+	k := &c.keepalive
+	k.idle, k.timeout, k.heard = c.cfg.KeepAlive, c.cfg.KeepAliveTimeout, time.Now()
+	if k.idle > 0 && c.ep.canProbe() {
+		k.timer = time.AfterFunc(k.idle, c.keepaliveTick)
+	}
+}
+
+func (c *Conn) stopKeepalive() {
+	if c.keepalive.timer != nil {
+		c.keepalive.timer.Stop()
+	}
+}
+
+func (c *Conn) keepaliveTick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.err != nil {
+		return
+	}
+	c.progress() // what has arrived and was not looked at yet
+	k := &c.keepalive
+	silent := time.Since(k.heard)
+	switch {
+	case c.err != nil || c.stream.Ended():
+		return
+	case silent < k.idle:
+		k.probing = false
+		k.timer.Reset(k.idle - silent)
+	case !k.probing:
+		k.probing = true
+		c.probe()
+		k.timer.Reset(k.timeout)
+	default:
+		c.fail(broken(syscall.ETIMEDOUT, fmt.Errorf("keepalive: the peer's device has not answered for %v", k.timeout)))
+	}
+	c.turn()
+}
+
+// probe posts a request that only the peer's device answers. A full send queue needs none: what is in it must be answered too.
+func (c *Conn) probe() {
+	posted, err := c.ep.probe()
+	if err != nil {
+		c.fail(err)
+	}
+	if posted {
+		c.stats.Probes++
+	}
+}

@@ -1,0 +1,104 @@
+package rconn
+
+import (
+	"io"
+	"net"
+)
+
+// Write sends p. It returns when all of it is with the device, or with the number of bytes that are.
+func (c *Conn) Write(p []byte) (int, error) {
+	one := [...][]byte{p}
+	n, err := c.write(one[:])
+	return int(n), c.opError(opWrite, err)
+}
+
+// WriteBuffers sends the buffers as one Write of all their bytes would: no other Write comes between, and small ones travel
+// together. It takes what was sent off v, as net.Buffers.WriteTo does.
+func (c *Conn) WriteBuffers(v *net.Buffers) (int64, error) {
+	n, err := c.write(*v)
+	consume(v, n)
+	return n, c.opError(opWrite, err)
+}
+
+// consume takes the first n bytes off v.
+func consume(v *net.Buffers, n int64) {
+	for len(*v) > 0 && int64(len((*v)[0])) <= n {
+		n -= int64(len((*v)[0]))
+		(*v)[0] = nil
+		*v = (*v)[1:]
+	}
+	if n > 0 {
+		(*v)[0] = (*v)[0][n:]
+	}
+}
+
+func (c *Conn) write(bufs [][]byte) (n int64, err error) {
+	c.wr.op.Lock()
+	defer c.wr.op.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var buf []byte // what is left of the buffer being copied
+	for {
+		if err = c.callError(&c.wr); err == nil {
+			err = c.writeError()
+		}
+		if err != nil {
+			return n - int64(c.stream.Withdraw()), err
+		}
+		copied := 0
+		copied, buf, bufs = c.put(buf, bufs)
+		n += int64(copied)
+		c.copying = len(buf) > 0
+		switch {
+		case copied > 0:
+		case !c.copying && c.stream.Unposted() == 0:
+			return n, nil
+		default:
+			c.stats.WriteStalls++
+			c.wait(&c.wr)
+		}
+	}
+}
+
+// put copies bytes to the send ring, as many as there is room for, and posts them.
+func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
+	n := 0
+	for {
+		for len(buf) == 0 && len(bufs) > 0 {
+			buf, bufs = bufs[0], bufs[1:]
+		}
+		span := c.stream.WriteSpan()
+		if len(buf) == 0 || len(span) == 0 {
+			break
+		}
+		// Only this call commits: the span is ours while the lock is not.
+		c.mu.Unlock()
+		k := copy(span, buf)
+		c.mu.Lock()
+		c.stream.Commit(k)
+		n, buf = n+k, buf[k:]
+	}
+	if n > 0 {
+		c.post()
+	}
+	return n, buf, bufs
+}
+
+// writable tells whether the Write in progress can go on: all that it copied is posted, and there is room for what is left.
+func (c *Conn) writable() bool {
+	return c.stream.Unposted() == 0 && (!c.copying || len(c.stream.WriteSpan()) > 0)
+}
+
+// copySize is the size of the buffer for ReadFrom and WriteTo: larger messages than io.Copy makes, and half a ring at most, so
+// that one half travels while the other is filled.
+func copySize(ring int) int { return max(1, min(ring/2, 256<<10)) }
+
+// ReadFrom sends what r has until its end. It does not hold other Writes up while r has nothing.
+func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{c}, r, make([]byte, copySize(c.cfg.SendBuffer)))
+}
+
+// WriteTo writes to w what the peer sends until its end.
+func (c *Conn) WriteTo(w io.Writer) (int64, error) {
+	return io.CopyBuffer(w, struct{ io.Reader }{c}, make([]byte, copySize(c.cfg.RecvBuffer)))
+}
