@@ -5,6 +5,22 @@ import (
 	"time"
 )
 
+// SetLinger sets how long Close waits, in seconds, as for a *net.TCPConn: 0 gives up what is under way, a negative number restores
+// the default of 3 s.
+func (c *Conn) SetLinger(sec int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return c.opError(opSet, net.ErrClosed)
+	case sec < 0:
+		c.cfg.Linger = defaultLinger
+	default:
+		c.cfg.Linger = time.Duration(sec) * time.Second
+	}
+	return nil
+}
+
 // Close ends the connection. Calls that wait return net.ErrClosed. What was written before is sent; Close waits until the
 // peer's device has it (on iWARP, where a device does not know that: until the peer has disconnected), at most
 // for Config.Linger.
