@@ -24,3 +24,14 @@ func TestBothPingExample(t *testing.T) {
 	}
 	server.wait(t)
 }
+
+// examples/echo, both ends, checks what came back by its hash.
+func TestBothEchoExample(t *testing.T) {
+	server := start(t, program("echo"), "-listen", net.JoinHostPort(addr, "7001"))
+	server.listens(t)
+	out := run(t, program("echo"), "-size", "2MiB", net.JoinHostPort(addr, "7001"))
+	want := regexp.MustCompile(`(?m)^2097152 bytes there and back in \S+, .* over (rxe0|siw0) \(\w+\), hash [0-9a-f]{16} equal$`)
+	if !want.MatchString(out) {
+		t.Errorf("echo printed:\n%s", out)
+	}
+}
