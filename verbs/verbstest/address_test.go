@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// fault: CONN-2
 func TestResolveErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fab := NewFabric(Config{Latency: latency})
@@ -63,6 +64,7 @@ func TestSuiteOnOneDevice(t *testing.T) {
 	Run(t, Env{Dial: h, Listen: h, Addr: netip.MustParseAddr("fd00::1"), Local: netip.MustParseAddr("fd00::1")})
 }
 
+// fault: CONN-4
 func TestLinkLocal(t *testing.T) {
 	virtuallyOn(t, []string{"fe80::1"}, []string{"fe80::2"}, func(t *testing.T, s *suite) {
 		s.Addr = netip.MustParseAddr("fe80::2%net0")
@@ -83,6 +85,8 @@ func virtuallyOn(t *testing.T, a, b []string, f func(*testing.T, *suite)) {
 }
 
 // TestTwoDevices has the address choose the device, and mixes up their objects.
+//
+// fault: CONN-5
 func TestTwoDevices(t *testing.T) {
 	virtuallyOn(t, []string{"10.0.0.1"}, []string{"10.0.0.2"}, func(t *testing.T, s *suite) {
 		ha, hb := s.Dial.(*Host), s.Listen.(*Host)

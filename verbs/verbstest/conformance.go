@@ -56,28 +56,45 @@ func Run(t *testing.T, env Env) {
 		{"Ports", s.ports},
 		{"Watch", s.watch},
 
+		// fault: MEM-6
 		{"Memory", s.memory},
 		{"Sizes", s.sizes},
 		{"Limits", s.limits},
+		// fault: CLOSE-3
 		{"CloseOrder", s.closeOrder},
+		// fault: CLOSE-3
 		{"AfterClose", s.afterClose},
+		// fault: CONN-5
 		{"Foreign", s.foreign},
 
+		// fault: CONN-6
 		{"PrivateData", s.privateData},
+		// fault: CONN-6
 		{"PrivateDataTooLong", s.privateDataTooLong},
+		// fault: CONN-4
 		{"Addresses", s.addresses},
 		{"QPAttributes", s.qpAttributes},
+		// fault: CONN-4
 		{"ListenPort", s.listenPort},
 		{"Reject", s.reject},
+		// fault: CONN-2
 		{"Refused", s.refused},
+		// fault: CONN-2
 		{"Nobody", s.nobody},
+		// fault: CONN-8
 		{"LoopbackRefused", s.loopbackRefused},
 		{"WrongOrder", s.wrongOrder},
+		// fault: CONN-1
 		{"CancelResolve", s.cancelResolve},
+		// fault: CONN-1
 		{"CancelConnect", s.cancelConnect},
+		// fault: CONN-1
 		{"CancelAccept", s.cancelAccept},
+		// fault: CONN-7
 		{"Backlog", s.backlog},
+		// fault: CLOSE-8
 		{"CloseListener", s.closeListener},
+		// fault: CLOSE-9
 		{"CloseUnconnected", s.closeUnconnected},
 
 		{"Send", s.send},
@@ -87,11 +104,14 @@ func Run(t *testing.T, env Env) {
 		{"Inline", s.inline},
 		{"ZeroLength", s.zeroLength},
 		{"Large", s.large},
+		// fault: DATA-3
 		{"Batch", s.batch},
+		// fault: FLOW-1
 		{"QueueFull", s.queueFull},
 		{"Unsignaled", s.unsignaled},
 		{"SignalAll", s.signalAll},
 		{"MissingOpcodes", s.missingOpcodes},
+		// fault: FLOW-3
 		{"ReceiveFirst", s.receiveFirst},
 		{"NoReceive", s.noReceive},
 
@@ -100,16 +120,21 @@ func Run(t *testing.T, env Env) {
 		{"ShortReceive", s.shortReceive},
 		{"Flush", s.flush},
 
+		// fault: DATA-5
 		{"WaitDataThere", s.waitDataThere},
 		{"WaitWakes", s.waitWakes},
 		{"Interrupt", s.interrupt},
 		{"CloseDuringWait", s.closeDuringWait},
+		// fault: DATA-4
 		{"PingPong", s.pingPong},
 		{"ConcurrentPosts", s.concurrentPosts},
 
 		{"Disconnect", s.disconnect},
+		// fault: CLOSE-6
 		{"CloseIsDisconnect", s.closeIsDisconnect},
+		// fault: CLOSE-6
 		{"BothDisconnect", s.bothDisconnect},
+		// fault: CLOSE-2
 		{"Cycles", s.cycles},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 var errPlanted = errors.New("planted")
 
+// fault: MEM-2
 func TestFailEveryStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fab := NewFabric(Config{Latency: latency})
@@ -46,6 +47,7 @@ func TestFailEveryStep(t *testing.T) {
 	})
 }
 
+// fault: FLOW-8
 func TestFailKthRequest(t *testing.T) {
 	virtually(t, ib, size{}, func(t *testing.T, n *network) {
 		n.ha.Fail(PostSend, 3, syscall.ENOMEM)
@@ -76,6 +78,7 @@ func TestFailKthRequest(t *testing.T) {
 	})
 }
 
+// fault: MEM-1
 func TestMemlock(t *testing.T) {
 	dc := DeviceConfig{Memlock: 100_000, Attr: func(a *verbs.DeviceAttr) { a.MaxMRSize = 1 << 20 }}
 	virtually(t, dc, size{}, func(t *testing.T, n *network) {
@@ -127,6 +130,7 @@ func TestPeerReactsBeforeSendCompletes(t *testing.T) {
 	})
 }
 
+// fault: CLOSE-6
 func TestDelayedEvents(t *testing.T) {
 	virtually(t, ib, size{recvs: 2}, func(t *testing.T, n *network) {
 		n.db.DelayEvents(time.Minute)
@@ -171,6 +175,7 @@ func TestLostEvents(t *testing.T) {
 	})
 }
 
+// fault: DEATH-5
 func TestInjectedEvents(t *testing.T) {
 	virtually(t, ib, size{}, func(t *testing.T, n *network) {
 		n.ha.InjectEvent(cm.Event{Type: cm.AddrChange})
@@ -206,6 +211,7 @@ func TestSpuriousWakes(t *testing.T) {
 	})
 }
 
+// fault: DATA-4
 func TestCompletionBetweenPollAndWait(t *testing.T) {
 	virtually(t, ib, size{recvs: 1}, func(t *testing.T, n *network) {
 		require.NoError(t, n.b.poll())

@@ -198,6 +198,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// fault: DEATH-6
 func TestRemoveDevice(t *testing.T) {
 	for name, dc := range map[string]DeviceConfig{"IB": ib, "iWARP": iwarp} {
 		t.Run(name, func(t *testing.T) {
@@ -230,6 +231,7 @@ func TestRemoveDevice(t *testing.T) {
 	}
 }
 
+// fault: CONN-1
 func TestNobodyAnswersConnect(t *testing.T) {
 	virtually(t, ib, size{}, func(t *testing.T, n *network) {
 		// The listener's program never accepts.

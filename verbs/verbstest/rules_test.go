@@ -91,6 +91,7 @@ func TestViolations(t *testing.T) {
 	})
 }
 
+// fault: MEM-7
 func TestMemoryIsGoneAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fab := NewFabric(Config{})
