@@ -22,7 +22,7 @@ type rawPeer struct {
 	*endpoint
 	t    *testing.T
 	them ring.Handshake
-	cfg  Config
+	used int // bytes of the send memory, each used once: the device may still read it
 }
 
 // dialRaw connects as an rsocket would; change may spoil the handshake.
@@ -43,15 +43,16 @@ func dialRaw(t *testing.T, n *network, addr net.Addr, change func([]byte)) (*raw
 	}
 	them, err := ring.ParseHandshake(reply.PrivateData)
 	require.NoError(t, err)
-	return &rawPeer{endpoint: ep, t: t, them: them, cfg: cfg}, nil
+	return &rawPeer{endpoint: ep, t: t, them: them}, nil
 }
 
 // say writes payload to addr with a message as immediate data.
 func (p *rawPeer) say(msg uint32, addr uint64, rkey uint32, payload []byte) {
-	copy(p.send.Bytes(), payload)
+	at := p.used
+	p.used += copy(p.send.Bytes()[at:], payload)
 	wr := verbs.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Imm: msg, RemoteAddr: addr, RKey: rkey}
 	if len(payload) > 0 {
-		wr.SGL = []verbs.SGE{{Addr: p.send.Addr(), Length: uint32(len(payload)), LKey: p.send.LKey()}}
+		wr.SGL = []verbs.SGE{{Addr: p.send.Addr() + uint64(at), Length: uint32(len(payload)), LKey: p.send.LKey()}}
 	}
 	_, err := p.qp.PostSend([]verbs.SendWR{wr})
 	require.NoError(p.t, err)

@@ -23,6 +23,9 @@ const (
 
 	// addrTimeout is how long the kernel looks for an address. Like TCP, which gives up after three ARP requests.
 	addrTimeout = 3 * time.Second
+
+	// grace is how much longer than the context the kernel may try, so that the context's error wins.
+	grace = time.Second
 )
 
 // Resolve asks the kernel for device and route. An address that nobody answers for is EHOSTUNREACH after three seconds.
@@ -89,8 +92,8 @@ func (i *id) resolveAddr(ctx context.Context, src, dst *[sockaddrSize]byte) erro
 		return err
 	}
 	timeout := addrTimeout
-	if deadline, ok := ctx.Deadline(); ok { // a little longer, so that the context's error wins
-		timeout = min(timeout, time.Until(deadline)+100*time.Millisecond)
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline)+grace)
 	}
 	err := i.call(ctx, i.p.calls, "rdma_resolve_addr", func() C.int {
 		var s *C.uint8_t
@@ -114,7 +117,7 @@ func (i *id) resolveRoute(ctx context.Context) error {
 	}
 	timeout := resolveTimeout
 	if deadline, ok := ctx.Deadline(); ok {
-		timeout = time.Until(deadline) + 100*time.Millisecond
+		timeout = time.Until(deadline) + grace
 	}
 	err := i.call(ctx, i.p.calls, "rdma_resolve_route", func() C.int {
 		return C.rc_resolve_route(i.c, C.int(timeout.Milliseconds()))

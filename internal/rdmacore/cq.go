@@ -50,6 +50,7 @@ func (d *device) CreateCQ(o verbs.CQOptions) (verbs.CQ, error) {
 	err := d.acquire()
 	if err == nil {
 		err = d.p.calls.do(func() error {
+			d.plugSiw()
 			var depth C.int
 			errno := C.rc_create_cq(d.ctx, C.int(o.Depth), cc, &q.c, &depth)
 			q.depth = int(depth)

@@ -33,6 +33,9 @@ type device struct {
 	removed atomic.Bool  // the kernel took the device away
 	inline  atomic.Int64 // what is known to be too much inline payload, 0: nothing
 
+	plugOnce sync.Once
+	plug     *C.struct_rc_cq // see siw.go
+
 	mu       sync.Mutex
 	users    int // open PDs, CQs, channels, ids, and the watch
 	channels map[*channel]struct{}

@@ -127,6 +127,7 @@ func (p *provider) forget(d *device) {
 		return
 	}
 	delete(p.devices, d.ctx)
+	d.unplugSiw()
 	var list **C.struct_ibv_context
 	var n C.int
 	if C.rc_get_devices(&list, &n) == 0 {

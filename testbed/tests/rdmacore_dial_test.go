@@ -72,7 +72,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 }
 
 func TestBothCoreRefused(t *testing.T) {
-	err := fails(t, within(t, patience), at(addr, 4711), 2*time.Second, syscall.ECONNREFUSED)
+	err := fails(t, within(t, patience), at(addr, 4711), 5*time.Second, syscall.ECONNREFUSED)
 	var rejected *cm.RejectedError
 	if !errors.As(err, &rejected) {
 		t.Fatalf("%v is no RejectedError", err)
@@ -93,7 +93,7 @@ func TestBothCoreRejected(t *testing.T) {
 		}
 		done <- err
 	}()
-	err := fails(t, within(t, patience), ln.Addr(), 2*time.Second, syscall.ECONNREFUSED)
+	err := fails(t, within(t, patience), ln.Addr(), 5*time.Second, syscall.ECONNREFUSED)
 	var rejected *cm.RejectedError
 	if !errors.As(err, &rejected) {
 		t.Fatalf("%v is no RejectedError", err)
@@ -142,9 +142,9 @@ func TestBothCorePrivateData(t *testing.T) {
 
 func TestBothCoreUnreachable(t *testing.T) {
 	holes(t)
-	fails(t, within(t, patience), at(noRouteIP, 4711), time.Second, syscall.ENETUNREACH)
-	fails(t, within(t, patience), at(foreignIP, 4711), time.Second, verbs.ErrNoDevice)
-	fails(t, within(t, patience), at(unusedIP, 4711), 4*time.Second, syscall.EHOSTUNREACH)
+	fails(t, within(t, patience), at(noRouteIP, 4711), 5*time.Second, syscall.ENETUNREACH)
+	fails(t, within(t, patience), at(foreignIP, 4711), 5*time.Second, verbs.ErrNoDevice)
+	fails(t, within(t, patience), at(unusedIP, 4711), 6*time.Second, syscall.EHOSTUNREACH)
 	fails(t, within(t, 300*time.Millisecond), at(unusedIP, 4711), 300*time.Millisecond+soon, context.DeadlineExceeded)
 	fails(t, within(t, 300*time.Millisecond), at(blackHoleIP, 4711), 300*time.Millisecond+soon, context.DeadlineExceeded)
 	if _, err := system.Listen(at("10.66.0.1", 0), cm.ListenOptions{}); !errors.Is(err, verbs.ErrNoDevice) {

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ func (e *end) flood(t *testing.T, addr uint64, rkey uint32, limit time.Duration)
 			if err := e.post(write); err != nil {
 				return err
 			}
+			posted.Add(1)
 		}
 		for range 8 {
 			wc, err := e.next(0, time.Until(deadline))
@@ -38,10 +40,12 @@ func (e *end) flood(t *testing.T, addr uint64, rkey uint32, limit time.Duration)
 			if err != nil {
 				return err
 			}
+			completed.Add(1)
 		}
 	}
 	return nil
 }
+var posted, completed atomic.Int64
 
 // ends wants the flood to have ended with a completion in error.
 func wantBroken(t *testing.T, err error) {
@@ -213,7 +217,10 @@ func TestFreshRxeCoreLinkDown(t *testing.T) {
 		wantBroken(t, err)
 		t.Logf("after %v", time.Since(down))
 	case <-time.After(5 * time.Second):
-		t.Fatal("work in flight has not ended")
+		wc := make([]verbs.Completion, 8)
+		n, err := busy.cq.Poll(wc)
+		q, _ := busy.qp.Query()
+		t.Fatalf("work in flight has not ended; posted %d completed %d polled %v, %v, QP %+v", posted.Load(), completed.Load(), wc[:n], err, q)
 	}
 	for _, e := range []*end{busy, busyPeer, idle, idlePeer} {
 		e.ended(t)
