@@ -15,8 +15,7 @@ const (
 // about seven under way.
 const ReceiveReserve = 16
 
-// controlReserve is how many entries of the send queue are kept for messages other than data, times the
-// operations that a message takes. A peer can count on no more than that many being under way.
+// controlReserve is how many messages other than data may be under way. The send queue keeps room for them.
 const controlReserve = 4
 
 // tableEntries is the number of entries in our table. C peers understand no other number.

@@ -6,20 +6,21 @@ type sendQueue struct {
 	inFlight []entryInFlight // by seq modulo its length, which is the depth of the queue
 	done     uint64          // operations completed
 	posted   uint64          // operations posted
-	control  int             // messages other than data in flight
+	control  int             // messages in flight that are not data
 
 	// Since the last signaled operation:
-	ops, controls, bytes int
-	bytesMax             int // of the ring
+	ops, controls int
+	from          uint64 // stream position behind it
+	most          uint64 // stream bytes that may go without
 }
 
 type entryInFlight struct {
 	pos     uint64 // stream position behind the operation
-	control bool
+	control bool   // the last operation of a message other than data
 }
 
 func newSendQueue(depth, ringSize int) sendQueue {
-	return sendQueue{inFlight: make([]entryInFlight, depth), bytesMax: max(1, ringSize/4)}
+	return sendQueue{inFlight: make([]entryInFlight, depth), most: max(1, uint64(ringSize/4))}
 }
 
 // room is the number of operations that fit.
@@ -34,13 +35,11 @@ func (q *sendQueue) push(op *Op, pos uint64, control, last bool) {
 	if control {
 		q.control++
 		q.controls++
-	} else {
-		q.bytes += op.Len
 	}
 	// A quarter of anything may wait for a completion that nobody asked for, never more: the rest is enough to go on.
-	op.Signal = last || q.ops >= len(q.inFlight)/4 || q.bytes >= q.bytesMax || q.controls >= controlReserve/2
+	op.Signal = last || q.ops >= len(q.inFlight)/4 || q.controls >= controlReserve/2 || pos-q.from >= q.most
 	if op.Signal {
-		q.ops, q.controls, q.bytes = 0, 0, 0
+		q.ops, q.controls, q.from = 0, 0, pos
 	}
 }
 

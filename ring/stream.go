@@ -206,7 +206,7 @@ func (s *Stream) Next(op *Op) bool {
 	if s.Ended() || s.send.queue.room() < need {
 		return false
 	}
-	if s.send.queue.control < controlReserve*need && s.nextUpdate(op) {
+	if s.send.queue.control < controlReserve && s.nextUpdate(op) {
 		return true
 	}
 	if s.send.queue.room() >= need*(1+controlReserve) && s.send.nextData(op) {
@@ -214,7 +214,7 @@ func (s *Stream) Next(op *Op) bool {
 		s.emit(op, false)
 		return true
 	}
-	return s.send.queue.control < controlReserve*need && s.nextEnd(op)
+	return s.send.queue.control < controlReserve && s.nextEnd(op)
 }
 
 // Probe gives a write of no bytes and without message, whose completion tells that the peer's device lives. Not while the send queue

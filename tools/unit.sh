@@ -12,6 +12,10 @@ fi
 run() { go test "${flags[@]}" "$@" ./... || failed=$((failed + 1)); }
 
 run "$@"
+if [[ " ${flags[*]} " == *" -race "* ]]; then
+	# The race detector makes the exploration of all states ten times slower, and there is nothing for it to find.
+	check "all states of a small connection" go test -count=1 -run Explore ./ring
+fi
 for mod in $(git ls-files -co --exclude-standard -- '*/go.mod'); do
 	dir=${mod%/go.mod}
 	if [[ -n $(find "$dir" -name '*_test.go' -print -quit) ]]; then
