@@ -1,6 +1,7 @@
 package rconn
 
 import (
+	"math"
 	"net"
 	"time"
 )
@@ -16,7 +17,7 @@ func (c *Conn) SetLinger(sec int) error {
 	case sec < 0:
 		c.cfg.Linger = defaultLinger
 	default:
-		c.cfg.Linger = time.Duration(sec) * time.Second
+		c.cfg.Linger = time.Duration(min(sec, math.MaxInt32)) * time.Second
 	}
 	return nil
 }
@@ -35,17 +36,17 @@ func (c *Conn) Close() error {
 	c.mu.Unlock()
 	c.kick()
 
-	// The calls that are in progress see closed and leave; later ones come no further.
+	// The calls that are in progress see closed and leave; later ones come no further, and are not held up.
 	c.rd.op.Lock()
 	c.wr.op.Lock()
 	c.mu.Lock()
+	c.wr.op.Unlock()
+	c.rd.op.Unlock()
 	if c.cfg.Linger > 0 {
 		c.linger()
 	}
 	c.released = true
 	c.mu.Unlock()
-	c.wr.op.Unlock()
-	c.rd.op.Unlock()
 
 	c.ep.release(c.cfg)
 	return nil

@@ -95,15 +95,19 @@ func (c *Conn) read(p []byte) (int, error) {
 			return n, nil
 		}
 		if err := c.readError(); err != nil {
+			if err == io.EOF {
+				c.stream.Discard() // an end that was reported stays: some peers send on behind it
+			}
 			return 0, err
 		}
 		c.wait(&c.rd)
 	}
 }
 
-// take copies received bytes to p and gives their space back.
+// take copies received bytes to p and gives their space back: what is there, and no more while the peer sends on, so
+// that Close and deadlines need not wait.
 func (c *Conn) take(p []byte) (n int) {
-	for len(p) > n {
+	for range 2 { // it may wrap around
 		span := c.stream.ReadSpan()
 		if len(span) == 0 {
 			break
@@ -132,20 +136,22 @@ func (c *Conn) callError(s *side) error {
 	return nil
 }
 
-// CloseWrite ends the sending direction in order: the peer reads what was written, then io.EOF.
+// CloseWrite ends the sending direction in order: the peer reads what was written, then io.EOF. A Write that still waits fails
+// with syscall.EPIPE.
 func (c *Conn) CloseWrite() error {
-	c.wr.op.Lock()
+	c.mu.Lock()
+	c.shutdown = true
+	c.mu.Unlock()
+	c.kick()
+	c.wr.op.Lock() // after the Write in progress, which may be copying
 	defer c.wr.op.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return c.opError(opClose, net.ErrClosed)
 	}
-	if !c.shutdown {
-		c.shutdown = true
-		c.stream.Shutdown()
-		c.post()
-	}
+	c.stream.Shutdown()
+	c.post()
 	return nil
 }
 
@@ -191,6 +197,10 @@ func (c *Conn) setDeadline(t time.Time, sides ...*side) error {
 	defer c.mu.Unlock()
 	if c.closed {
 		return c.opError(opSet, net.ErrClosed)
+	}
+	if !t.IsZero() {
+		// From here on by the monotonic clock, as in package net: the timer runs by it, whatever happens to the time of day.
+		t = time.Now().Add(time.Until(t))
 	}
 	for _, s := range sides {
 		s.deadline = t

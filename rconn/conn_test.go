@@ -314,16 +314,11 @@ func TestDisconnectedLost(t *testing.T) {
 	})
 }
 
-func TestNoAllocationOnFastPath(t *testing.T) {
+// What reads and writes allocate shows only on a real device: the fabric itself allocates.
+func TestSetDeadlineAllocatesNothing(t *testing.T) {
 	n := newNetwork(t, verbstest.Config{}, Config{})
 	d, a := n.pair(t)
 	defer a.Close()
 	defer d.Close()
-	buf := make([]byte, 64)
-	d.SetDeadline(time.Now().Add(time.Minute))
-	got := testing.AllocsPerRun(100, func() {
-		d.SetReadDeadline(time.Now().Add(time.Minute))
-	})
-	require.Zero(t, got, "SetDeadline")
-	_ = buf
+	require.Zero(t, testing.AllocsPerRun(100, func() { d.SetDeadline(time.Now().Add(time.Minute)) }))
 }

@@ -65,19 +65,42 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, net.
 	if err != nil {
 		return nil, nil, err
 	}
-	if addrs == nil {
-		// As in package net, no host means this one; loopback is not RDMA's, but the error will say so.
-		addrs = []netip.AddrPort{netip.AddrPortFrom(netip.IPv6Loopback(), uint16(port))}
-	}
 	local, err := d.local()
 	if err != nil {
 		return nil, nil, err
 	}
+	addrs = toDial(network, addrs, port)
+	c, err := d.dialAddrs(ctx, network, local, addrs, cfg)
+	return c, tcpAddr(addrs[0]), err
+}
+
+// toDial puts this host's loopback address for no host and for an unspecified one, as package net does. Loopback is not
+// RDMA's, but the error will say so.
+func toDial(network string, addrs []netip.AddrPort, port int) []netip.AddrPort {
+	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if f, _ := parseNetwork(network); f == ipv6 {
+		loopback = netip.IPv6Loopback()
+	}
+	if len(addrs) == 0 {
+		return []netip.AddrPort{netip.AddrPortFrom(loopback, uint16(port))}
+	}
+	for i, a := range addrs {
+		if a.Addr().IsUnspecified() {
+			addrs[i] = netip.AddrPortFrom(loopback, a.Port())
+		}
+	}
+	return addrs
+}
+
+// dialAddrs tries the addresses in order. The error is the first one's.
+func (d *Dialer) dialAddrs(ctx context.Context, network string, local netip.AddrPort, addrs []netip.AddrPort, cfg Config) (*Conn, error) {
 	var first error
-	for _, remote := range addrs {
-		c, err := d.dialAddr(ctx, network, local, remote, cfg)
+	for i, remote := range addrs {
+		part, cancel := share(ctx, len(addrs)-i)
+		c, err := d.dialAddr(part, network, local, remote, cfg)
+		cancel()
 		if err == nil {
-			return c, nil, nil
+			return c, nil
 		}
 		if first == nil {
 			first = err
@@ -86,7 +109,21 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, net.
 			break
 		}
 	}
-	return nil, tcpAddr(addrs[0]), first
+	return nil, first
+}
+
+// minShare is the least time that makes sense for one of several addresses, as in package net.
+const minShare = 2 * time.Second
+
+// share limits ctx to a fair part of its time, when so many addresses are to be tried: one that does not answer must leave
+// some for the others.
+func share(ctx context.Context, tries int) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok || tries == 1 {
+		return ctx, func() {}
+	}
+	left := time.Until(deadline)
+	return context.WithTimeout(ctx, max(left/time.Duration(tries), min(left, minShare)))
 }
 
 func (d *Dialer) local() (netip.AddrPort, error) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -216,4 +217,39 @@ func TestSmallDevice(t *testing.T) {
 		require.Equal(t, 1<<20, total)
 		require.NoError(t, a.Close())
 	})
+}
+
+// An address that does not answer leaves time for the next.
+func TestDialSharesTime(t *testing.T) {
+	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork(t, fc, Config{})
+			dead := n.fab.Host("dead", "10.0.0.3")
+			n.fab.Cut(n.a, dead)
+			ln := n.listen(t, addrB+":0")
+			to := ln.Addr().(*net.TCPAddr).AddrPort()
+			addrs := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.3:1"), to}
+			cfg := must(Config{}.populate())
+			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+			defer cancel()
+			start := time.Now()
+			c, err := n.dialer().dialAddrs(ctx, "rdma", netip.AddrPort{}, addrs, cfg)
+			require.NoError(t, err)
+			require.LessOrEqual(t, time.Since(start), 4*time.Second)
+			require.NoError(t, errors.Join(c.Close(), ln.Close()))
+			time.Sleep(time.Hour) // until what was given up is released
+		})
+	})
+}
+
+// No host and an unspecified one are this host, as in package net.
+func TestDialUnspecified(t *testing.T) {
+	n := newNetwork(t, verbstest.Config{}, Config{})
+	for addr, want := range map[string]string{":1": "127.0.0.1:1", "[::]:1": "127.0.0.1:1", "0.0.0.0:1": "127.0.0.1:1"} {
+		_, err := n.dialer().Dial("rdma", addr)
+		require.ErrorIs(t, err, verbs.ErrNoDevice)
+		require.ErrorContains(t, err, want)
+	}
+	_, err := n.dialer().Dial("rdma6", ":1")
+	require.ErrorContains(t, err, "[::1]:1")
 }

@@ -52,6 +52,9 @@ func (e *brokenError) Error() string {
 	return fmt.Sprintf("%v (%v)", e.errno, e.cause)
 }
 
+// Timeout is the errno's, as in package net: true for a peer that keepalive found dead.
+func (e *brokenError) Timeout() bool { return e.errno.Timeout() }
+
 func (e *brokenError) Unwrap() []error {
 	if e.cause == nil {
 		return []error{e.errno}

@@ -3,6 +3,8 @@ package rconn
 import (
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"net"
 	"os"
 	"syscall"
@@ -197,5 +199,86 @@ func TestListenerSurvivesMemlock(t *testing.T) {
 			require.NoError(t, c.Close())
 		}
 		serveNext(t, n, ln)
+	})
+}
+
+// An error of a post wakes the call of the other direction too: nothing else may ever.
+//
+// fault: FLOW-8
+func TestPostErrorWakesReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{Linger: -1})
+		d, a := n.pair(t)
+		read := make(chan error, 1)
+		go func() {
+			_, err := d.Read(make([]byte, 1))
+			read <- err
+		}()
+		synctest.Wait()
+		n.a.Fail(verbstest.PostSend, 1, syscall.ENOMEM)
+		_, err := d.Write([]byte("x"))
+		require.ErrorIs(t, err, syscall.ENOMEM)
+		synctest.Wait()
+		require.Len(t, read, 1, "the reader sleeps on")
+		require.ErrorIs(t, <-read, syscall.ENOMEM)
+		require.NoError(t, errors.Join(d.Close(), a.Close()))
+	})
+}
+
+// A post that fails does not hide what had arrived before: the rest of the stream, and its end.
+func TestPostErrorAfterArrival(t *testing.T) {
+	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork(t, fc, Config{Linger: -1})
+			d, a := n.pair(t)
+			_, err := a.Write([]byte("last words"))
+			require.NoError(t, err)
+			require.NoError(t, a.CloseWrite())
+			synctest.Wait()
+			n.a.Fail(verbstest.PostSend, 1, syscall.ENOTCONN)
+			_, err = d.Write([]byte("x"))
+			require.ErrorIs(t, err, syscall.ENOTCONN)
+			got, err := io.ReadAll(d)
+			require.NoError(t, err)
+			require.Equal(t, "last words", string(got))
+			require.NoError(t, errors.Join(d.Close(), a.Close()))
+		})
+	})
+}
+
+// Many clients that stop in the middle of their handshakes, more than there are places, hold the others up only shortly.
+//
+// fault: CONN-3
+func TestManyHalfHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := Config{SendBuffer: 4096, RecvBuffer: 4096, Logger: slog.New(slog.DiscardHandler)}
+		n := newNetwork(t, verbstest.Config{Latency: time.Millisecond}, cfg)
+		other := n.fab.Host("c", "10.0.0.3")
+		ln := n.listen(t, addrB+":0")
+		uncut := n.b.On(verbstest.Accept, func() error {
+			time.Sleep(50 * time.Millisecond) // until all have asked
+			n.fab.Cut(n.a, n.b)
+			return nil
+		})
+		for range 200 {
+			go func() {
+				if c, err := n.dialer().Dial("rdma", ln.Addr().String()); err == nil {
+					c.Close()
+				}
+			}()
+		}
+		time.Sleep(100 * time.Millisecond)
+		uncut()
+
+		start := time.Now()
+		d := n.dialer()
+		d.Providers = []cm.Provider{other}
+		c, err := d.Dial("rdma", ln.Addr().String())
+		require.NoError(t, err)
+		require.Less(t, time.Since(start), 3*time.Second)
+		require.NoError(t, c.Close())
+		n.fab.Heal(n.a, n.b)
+		require.NoError(t, ln.Close())
+		time.Sleep(time.Minute)
 	})
 }

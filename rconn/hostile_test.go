@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -208,5 +209,33 @@ func TestGarbageAfterDisconnectAndSilence(t *testing.T) {
 		serveNext(t, n, ln)
 		require.NoError(t, silent.(*Conn).SetLinger(0))
 		require.NoError(t, silent.Close())
+	})
+}
+
+// An end of the stream stays one, though a peer sends on. C peers do.
+func TestEndStays(t *testing.T) {
+	n := newNetwork(t, verbstest.Config{}, Config{})
+	ln := n.listen(t, addrB+":0")
+	defer ln.Close()
+	peer, err := dialRaw(t, n, ln.Addr(), nil)
+	require.NoError(t, err)
+	conn, err := ln.Accept()
+	require.NoError(t, err)
+	within(t, func() {
+		peer.say(0xE0000002, peer.them.TableAddr, peer.them.TableRKey, nil)
+		buf := make([]byte, 10)
+		_, err = conn.Read(buf)
+		require.Equal(t, io.EOF, err)
+		peer.data(1, []byte("x"))
+		require.Eventually(t, func() bool {
+			c := conn.(*Conn)
+			c.mu.Lock()
+			c.progress() // as a Write that waits would
+			c.mu.Unlock()
+			return c.Stats().BytesReceived == 1
+		}, 10*time.Second, time.Millisecond)
+		_, err = conn.Read(buf)
+		require.Equal(t, io.EOF, err)
+		require.NoError(t, conn.Close())
 	})
 }

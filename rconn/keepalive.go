@@ -13,7 +13,7 @@ type keepalive struct {
 	timer         *time.Timer
 	idle, timeout time.Duration
 	heard         time.Time // when the peer's device last gave a sign of life
-	probing       bool
+	probing       bool      // a probe was sent since
 }
 
 // startKeepalive starts the timer, unless keepalive is off.
@@ -31,6 +31,16 @@ func (c *Conn) stopKeepalive() {
 	}
 }
 
+// heard notes a sign of life. One that ends a probe starts the idle time again.
+func (c *Conn) heard() {
+	k := &c.keepalive
+	k.heard = time.Now()
+	if k.probing && !c.closed {
+		k.probing = false
+		k.timer.Reset(k.idle)
+	}
+}
+
 func (c *Conn) keepaliveTick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,7 +54,6 @@ func (c *Conn) keepaliveTick() {
 	case c.err != nil || c.stream.Ended():
 		return
 	case silent < k.idle:
-		k.probing = false
 		k.timer.Reset(k.idle - silent)
 	case !k.probing:
 		k.probing = true

@@ -1,6 +1,8 @@
 package rconn
 
 import (
+	"errors"
+	"net"
 	"os"
 	"syscall"
 	"testing"
@@ -17,21 +19,29 @@ import (
 // fault: DEATH-3
 func TestKeepaliveFindsDeadLink(t *testing.T) {
 	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
-		synctest.Test(t, func(t *testing.T) {
-			fc.Latency = time.Millisecond
-			cfg := Config{KeepAlive: time.Second, KeepAliveTimeout: time.Second, Linger: -1}
-			n := newNetwork(t, fc, cfg)
-			d, a := n.pair(t)
-			time.Sleep(10 * time.Second) // idle and alive
-			require.NotZero(t, d.Stats().Probes)
-			n.fab.Cut(n.a, n.b)
-			start := time.Now()
-			_, err := d.Read(make([]byte, 1))
-			require.ErrorIs(t, err, syscall.ETIMEDOUT)
-			require.LessOrEqual(t, time.Since(start), 2*time.Second+10*time.Millisecond)
-			d.Close()
-			a.Close()
-		})
+		for _, timeout := range []time.Duration{300 * time.Millisecond, time.Second, 3 * time.Second} {
+			synctest.Test(t, func(t *testing.T) {
+				fc.Latency = time.Millisecond
+				cfg := Config{KeepAlive: time.Second, KeepAliveTimeout: timeout, Linger: -1, AckTimeout: 31}
+				n := newNetwork(t, fc, cfg)
+				d, a := n.pair(t)
+				read := make(chan error, 1)
+				go func() {
+					_, err := d.Read(make([]byte, 1))
+					read <- err
+				}()
+				time.Sleep(10 * time.Second) // idle and alive
+				require.NotZero(t, d.Stats().Probes)
+				n.fab.Cut(n.a, n.b)
+				start := time.Now()
+				err := <-read
+				require.ErrorIs(t, err, syscall.ETIMEDOUT)
+				require.True(t, err.(net.Error).Timeout(), "as in package net")
+				require.LessOrEqual(t, time.Since(start), time.Second+timeout+10*time.Millisecond)
+				d.Close()
+				a.Close()
+			})
+		}
 	})
 }
 
@@ -47,5 +57,22 @@ func TestKeepaliveOff(t *testing.T) {
 		require.Zero(t, d.Stats().Probes)
 		d.Close()
 		a.Close()
+	})
+}
+
+// A connection that answers its probes lives, whatever the two times are to each other.
+func TestKeepaliveLeavesLivingAlone(t *testing.T) {
+	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		for _, timeout := range []time.Duration{time.Millisecond * 100, time.Second, 5 * time.Second} {
+			synctest.Test(t, func(t *testing.T) {
+				fc.Latency = time.Millisecond
+				n := newNetwork(t, fc, Config{KeepAlive: time.Second, KeepAliveTimeout: timeout})
+				d, a := n.pair(t)
+				require.NoError(t, d.SetReadDeadline(time.Now().Add(time.Minute)))
+				_, err := d.Read(make([]byte, 1))
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				require.NoError(t, errors.Join(d.Close(), a.Close()))
+			})
+		}
 	})
 }

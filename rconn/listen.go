@@ -3,10 +3,13 @@ package rconn
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,7 +21,7 @@ import (
 
 // ListenConfig makes listeners, as net.ListenConfig does. The zero value is usable.
 type ListenConfig struct {
-	// Backlog is how many connections may wait for Accept. 0: 128.
+	// Backlog is how many connections may wait for Accept. 0: 128. At most 65535.
 	Backlog int
 
 	// Providers serve the address. Nil: rdma.Providers().
@@ -48,20 +51,31 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 	if err != nil {
 		return nil, nil, err
 	}
+	if lc.Backlog < 0 || lc.Backlog > maxBacklog {
+		return nil, nil, fmt.Errorf("rconn: ListenConfig.Backlog is out of bounds: %d", lc.Backlog)
+	}
 	addrs, port, err := lookup(ctx, nil, network, address)
 	if err != nil {
 		return nil, nil, err
 	}
-	if addrs == nil {
-		addrs = unspecified(network, port)
-	} else {
-		addrs = addrs[:1]
-	}
+	addrs = toServe(network, addrs, port)
 	lns, err := lc.open(addrs)
 	if err != nil {
 		return nil, tcpAddr(addrs[0]), err
 	}
 	return newListener(network, lns, cfg, orDefault(lc.Backlog, cm.DefaultBacklog)), nil, nil
+}
+
+// toServe chooses among the addresses of a host as package net does: one, of IPv4 if there is one, or all of this host's.
+func toServe(network string, addrs []netip.AddrPort, port int) []netip.AddrPort {
+	if len(addrs) == 0 {
+		return unspecified(network, port)
+	}
+	i := max(0, slices.IndexFunc(addrs, func(a netip.AddrPort) bool { return a.Addr().Is4() }))
+	if addrs[i].Addr().IsUnspecified() {
+		return unspecified(network, port)
+	}
+	return addrs[i : i+1]
 }
 
 // unspecified are the addresses that mean all of this host's.
@@ -124,8 +138,14 @@ func (lc *ListenConfig) openAddr(a netip.AddrPort) (cm.Listener, error) {
 }
 
 // maxHandshakes bounds the connections of a listener that are being made at once. A peer that stops half-way keeps one
-// place for Config.HandshakeTimeout.
-const maxHandshakes = 128
+// place for Config.HandshakeTimeout, or for hastyHandshake when the places get scarce, so that many such peers do not hold up
+// the others for long.
+const (
+	maxHandshakes  = 128
+	hastyHandshake = time.Second
+)
+
+const maxBacklog = 65535
 
 // Listener waits for connections. It is a net.Listener.
 type Listener struct {
@@ -136,6 +156,8 @@ type Listener struct {
 
 	ready chan *Conn
 	slots chan struct{} // handshakes in progress
+	lost  chan struct{} // closed when no device is left to listen on
+	alive atomic.Int32  // devices, or families, left
 	ctx   context.Context
 	stop  context.CancelFunc
 	loops sync.WaitGroup
@@ -151,7 +173,9 @@ func newListener(network string, lns []cm.Listener, cfg Config, backlog int) *Li
 	l := &Listener{
 		network: network, addr: net.TCPAddrFromAddrPort(lns[0].Addr()), cfg: cfg, lns: lns,
 		ready: make(chan *Conn, backlog), slots: make(chan struct{}, maxHandshakes), moved: make(chan struct{}),
+		lost: make(chan struct{}),
 	}
+	l.alive.Store(int32(len(lns)))
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	for _, ln := range lns {
 		l.loops.Go(func() { l.serve(ln) })
@@ -174,6 +198,10 @@ func (l *Listener) serve(ln cm.Listener) {
 				return
 			}
 			l.cfg.Logger.Warn("rdma listener", "addr", l.addr, "err", err)
+			if errors.Is(err, verbs.ErrDeviceRemoved) {
+				l.lose()
+				return
+			}
 			l.pause()
 			continue
 		}
@@ -181,6 +209,13 @@ func (l *Listener) serve(ln cm.Listener) {
 			defer func() { <-l.slots }()
 			l.admit(req)
 		})
+	}
+}
+
+// lose counts out a cm.Listener whose device is gone for good. Without any, Accept must not wait for ever.
+func (l *Listener) lose() {
+	if l.alive.Add(-1) == 0 {
+		close(l.lost)
 	}
 }
 
@@ -203,8 +238,14 @@ func (l *Listener) admit(req cm.Request) {
 	select {
 	case l.ready <- c:
 	case <-l.ctx.Done():
-		_ = c.Close()
+		abort(c)
 	}
+}
+
+// abort ends a connection that nobody accepted, with a reset as package net does, and without a wait for its peer.
+func abort(c *Conn) {
+	_ = c.SetLinger(0)
+	_ = c.Close()
 }
 
 func (l *Listener) handshake(req cm.Request) (*Conn, error) {
@@ -216,7 +257,11 @@ func (l *Listener) handshake(req cm.Request) (*Conn, error) {
 	if err != nil {
 		return nil, l.refuse(req, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(l.ctx, l.cfg.HandshakeTimeout, errHandshakeTimeout)
+	limit := l.cfg.HandshakeTimeout
+	if len(l.slots) > maxHandshakes/2 {
+		limit = min(limit, hastyHandshake)
+	}
+	ctx, cancel := context.WithTimeoutCause(l.ctx, limit, errHandshakeTimeout)
 	defer cancel()
 	answer := ep.answer(l.cfg, req.Param())
 	ep.reads = answer.InitiatorDepth > 0
@@ -233,7 +278,8 @@ func (l *Listener) refuse(req cm.Request, cause error) error {
 	return errors.Join(cause, req.Reject(nil), req.Close())
 }
 
-// Accept waits for a connection. It is a *Conn. A handshake that fails is logged and does not end Accept.
+// Accept waits for a connection. It is a *Conn. A handshake that fails is logged and does not end Accept; the removal of the
+// only device that serves the address does.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		l.mu.Lock()
@@ -271,6 +317,8 @@ func (l *Listener) accept(deadline time.Time, moved chan struct{}) (*Conn, error
 		return c, nil
 	case <-l.ctx.Done():
 		return nil, net.ErrClosed
+	case <-l.lost:
+		return nil, verbs.ErrDeviceRemoved
 	case <-expired:
 		return nil, os.ErrDeadlineExceeded
 	case <-moved:
@@ -294,7 +342,7 @@ func (l *Listener) SetDeadline(t time.Time) error {
 // Addr is the listener's address, a *net.TCPAddr with the real port.
 func (l *Listener) Addr() net.Addr { return l.addr }
 
-// Close stops listening. Accept returns net.ErrClosed; connections made but not accepted are closed.
+// Close stops listening. Accept returns net.ErrClosed; connections made but not accepted are reset.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	closed := l.ctx.Err() != nil
@@ -311,7 +359,7 @@ func (l *Listener) Close() error {
 	for {
 		select {
 		case c := <-l.ready:
-			_ = c.Close()
+			abort(c)
 		default:
 			if err := errors.Join(errs...); err != nil {
 				return opError(opClose, l.network, nil, l.addr, err)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"syscall"
-	"time"
 
 	"github.com/rconn/rdma/ring"
 	"github.com/rconn/rdma/verbs"
@@ -83,12 +82,23 @@ func (c *Conn) progress() (n int) {
 	}
 	// What the connection manager says counts only after all that had arrived before.
 	gone := c.gone.Load()
+	n = c.reap()
+	if gone != nil && !c.stream.Ended() {
+		c.fail(eventError(*gone))
+	}
+	c.post()
+	c.turn()
+	return n
+}
+
+// reap takes all completions, and returns their number.
+func (c *Conn) reap() (n int) {
 	heard := false
 	for {
 		k, err := c.ep.cq.Poll(c.ep.wcs[:])
 		if err != nil {
 			c.fail(err)
-			return n
+			break
 		}
 		for i := range k {
 			heard = c.complete(&c.ep.wcs[i]) || heard
@@ -100,13 +110,8 @@ func (c *Conn) progress() (n int) {
 		}
 	}
 	if heard {
-		c.keepalive.heard = time.Now()
+		c.heard()
 	}
-	if gone != nil && !c.stream.Ended() {
-		c.fail(eventError(*gone))
-	}
-	c.post()
-	c.turn()
 	return n
 }
 
@@ -132,8 +137,9 @@ func (c *Conn) rouse(s *side) {
 // complete takes one completion, and tells whether it is a sign of life from the peer's device.
 func (c *Conn) complete(wc *verbs.Completion) (heard bool) {
 	if wc.Status != verbs.StatusSuccess {
-		// The cause comes before the flush that it leads to; after an orderly end both are expected.
-		if !c.stream.Ended() {
+		// The cause comes before the flush that it leads to; after an orderly end both are expected. Close wants to know
+		// in any case: nothing comes after.
+		if c.closed || !c.stream.Ended() {
 			c.fail(wc.Err())
 		}
 		return false
@@ -166,17 +172,19 @@ func (c *Conn) post() {
 		return
 	}
 	if err := c.ep.post(); err != nil {
+		c.reap() // what had arrived before counts, it may be the peer's orderly end
 		c.fail(err)
 	}
 }
 
 func (c *Conn) iwarp() bool { return c.ep.variant == ring.Separate }
 
-// fail ends the connection with its first error.
+// fail ends the connection with its first error. It rouses all calls that wait: no completion may ever do.
 func (c *Conn) fail(err error) {
 	if c.err != nil {
 		return
 	}
+	defer c.turn()
 	if errors.Is(err, verbs.ErrClosed) {
 		c.err = err
 		return

@@ -68,7 +68,8 @@ func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
 			buf, bufs = bufs[0], bufs[1:]
 		}
 		span := c.stream.WriteSpan()
-		if len(buf) == 0 || len(span) == 0 {
+		// Room may come as fast as it is filled: Close and deadlines must not wait for that.
+		if len(buf) == 0 || len(span) == 0 || c.callError(&c.wr) != nil {
 			break
 		}
 		// Only this call commits: the span is ours while the lock is not.

@@ -88,10 +88,11 @@ func (s *sender) grant(limit uint16) error {
 // be in the middle of being written.
 func (s *sender) takeEntry(must bool) error {
 	b := s.table[s.next*entrySize:][:entrySize]
-	g := entry(b, binary.LittleEndian)
-	if g.Len == 0 && !must {
+	// The length is looked at before the rest, since it is written last: the entry may be arriving just now.
+	if !must && binary.LittleEndian.Uint32(b[entrySize-4:]) == 0 {
 		return nil
 	}
+	g := entry(b, binary.LittleEndian)
 	if err := g.check(); err != nil {
 		return err
 	}

@@ -87,8 +87,8 @@ func (s *Stream) EOF() bool {
 // PeerDisconnected tells that the peer has ended both directions: what we send would go nowhere.
 func (s *Stream) PeerDisconnected() bool { return s.peerDisconnect }
 
-// Ended tells that both sides have ended their directions, or one has ended both: no message is sent any more, and what still
-// fails on the connection is no error.
+// Ended tells that both sides have ended their directions, or one has ended both: no message is sent any more, but for a
+// disconnect on iWARP, and what still fails on the connection is no error.
 func (s *Stream) Ended() bool {
 	return s.peerDisconnect || s.disconnectPosted || s.shutdownPosted && s.peerShutdown
 }
@@ -203,8 +203,12 @@ func (s *Stream) Next(op *Op) bool {
 		return true
 	}
 	need := s.opsPerMessage()
-	if s.Ended() || s.send.queue.room() < need {
+	switch {
+	case s.send.queue.room() < need:
 		return false
+	case s.Ended():
+		// On iWARP a completion is no acknowledgement: only the answer to a disconnect tells that the peer has everything.
+		return s.cfg.Variant == Separate && !s.disconnectPosted && s.send.queue.control < controlReserve && s.nextEnd(op)
 	}
 	if s.send.queue.control < controlReserve && s.nextUpdate(op) {
 		return true

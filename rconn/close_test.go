@@ -1,0 +1,101 @@
+package rconn
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rconn/rdma/verbs/verbstest"
+)
+
+// While Close lingers, other calls are told at once.
+func TestCallsWhileCloseLingers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: -1})
+		d, a := n.pair(t)
+		n.fab.Cut(n.a, n.b)
+		closed := make(chan error)
+		go func() { closed <- d.Close() }()
+		synctest.Wait()
+		start := time.Now()
+		_, err := d.Read(make([]byte, 1))
+		require.ErrorIs(t, err, net.ErrClosed)
+		_, err = d.Write(make([]byte, 1))
+		require.ErrorIs(t, err, net.ErrClosed)
+		require.ErrorIs(t, d.CloseRead(), net.ErrClosed)
+		require.ErrorIs(t, d.CloseWrite(), net.ErrClosed)
+		require.Zero(t, time.Since(start))
+		require.NoError(t, <-closed)
+		require.NoError(t, a.Close())
+	})
+}
+
+// Close does not wait for a peer that is known to be gone.
+//
+// fault: CLOSE-1
+func TestCloseEndsWithConnection(t *testing.T) {
+	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork(t, fc, Config{AckTimeout: 10, Linger: time.Hour})
+			d, a := n.pair(t)
+			n.fab.Cut(n.a, n.b)
+			start := time.Now()
+			require.NoError(t, d.Close())
+			require.Less(t, time.Since(start), 30*time.Minute) // on iWARP it is TCP that gives up
+			require.NoError(t, a.SetLinger(0))
+			require.NoError(t, a.Close())
+		})
+	})
+}
+
+// When both directions were ended before, Close has nothing to wait for.
+func TestCloseAfterBothShutdowns(t *testing.T) {
+	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork(t, fc, Config{})
+			d, a := n.pair(t)
+			require.NoError(t, errors.Join(d.CloseWrite(), a.CloseWrite()))
+			for _, c := range []*Conn{d, a} {
+				_, err := c.Read(make([]byte, 1))
+				require.ErrorContains(t, err, "EOF")
+			}
+			start := time.Now()
+			closed := make(chan error)
+			go func() { closed <- d.Close() }()
+			require.NoError(t, errors.Join(a.Close(), <-closed))
+			require.Zero(t, time.Since(start))
+		})
+	})
+}
+
+// CloseWrite does not wait for a Write that the peer holds up, as in package net.
+func TestCloseWriteEndsWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{SendBuffer: 64, RecvBuffer: 64})
+		d, a := n.pair(t)
+		type result struct {
+			k   int
+			err error
+		}
+		wrote := make(chan result, 1)
+		go func() {
+			k, err := d.Write(make([]byte, 1000))
+			wrote <- result{k, err}
+		}()
+		synctest.Wait()
+		require.NoError(t, d.CloseWrite())
+		r := <-wrote
+		require.ErrorIs(t, r.err, syscall.EPIPE)
+		got, err := io.ReadAll(a)
+		require.NoError(t, err)
+		require.Len(t, got, r.k)
+		require.NoError(t, errors.Join(d.CloseWrite(), d.Close(), a.Close()))
+		require.ErrorIs(t, d.CloseWrite(), net.ErrClosed)
+	})
+}

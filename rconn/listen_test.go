@@ -1,0 +1,77 @@
+package rconn
+
+import (
+	"context"
+	"net"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/verbs/verbstest"
+)
+
+func TestBacklogBounds(t *testing.T) {
+	n := newNetwork(t, verbstest.Config{}, Config{})
+	for _, backlog := range []int{-1, 1 << 40} {
+		lc := ListenConfig{Providers: []cm.Provider{n.b}, Backlog: backlog}
+		_, err := lc.Listen(context.Background(), "rdma", addrB+":0")
+		require.ErrorContains(t, err, "Backlog")
+	}
+}
+
+// A listener closes at once, however many connections nobody accepted.
+func TestListenerClosesWaitingAtOnce(t *testing.T) {
+	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork(t, fc, Config{})
+			ln := n.listen(t, addrB+":0")
+			var conns []net.Conn
+			for range 20 {
+				c, err := n.dialer().Dial("tcp", ln.Addr().String())
+				require.NoError(t, err)
+				conns = append(conns, c)
+			}
+			synctest.Wait()
+			start := time.Now()
+			require.NoError(t, ln.Close())
+			require.Zero(t, time.Since(start))
+			for _, c := range conns {
+				_, err := c.Read(make([]byte, 1))
+				require.ErrorIs(t, err, syscall.ECONNRESET)
+				require.NoError(t, c.Close())
+			}
+		})
+	})
+}
+
+// A listener whose device is gone says so, instead of waiting for ever.
+//
+// fault: DEATH-6
+func TestListenerDeviceRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{})
+		ln := n.listen(t, addrB+":0")
+		accepted := make(chan error, 1)
+		go func() { _, err := ln.Accept(); accepted <- err }()
+		synctest.Wait()
+		n.b.RemoveDevice(n.b.Device(0))
+		time.Sleep(2 * time.Second)
+		require.Len(t, accepted, 1)
+		t.Log(<-accepted)
+		require.NoError(t, ln.Close())
+	})
+}
+
+// With an unspecified address, as without a host, both families are served, as package net does.
+func TestListenUnspecified(t *testing.T) {
+	n := newNetwork(t, verbstest.Config{}, Config{})
+	for _, host := range []string{"", "[::]", "0.0.0.0"} {
+		ln := n.listen(t, host+":0")
+		require.Len(t, ln.lns, 2, host)
+		require.NoError(t, ln.Close())
+	}
+}
