@@ -58,6 +58,10 @@ func (c *Conn) linger() {
 	c.stream.Discard() // a peer that still sends must get to see the end
 	c.stream.Disconnect()
 	c.wait(&c.closing)
+	if !c.drained() {
+		c.cfg.Logger.Info("rdma connection closed before the peer had everything, or had answered", "local", c.laddr, "remote", c.raddr,
+			"linger", c.cfg.Linger)
+	}
 }
 
 // drained tells whether Close has nothing left to wait for.

@@ -52,6 +52,8 @@ func newConn(network string, ep *endpoint, cfg Config) *Conn {
 	c.wr.init(func() bool { return c.writable() || c.writeError() != nil }, c.kick)
 	c.closing.init(c.drained, c.kick)
 	ep.id.Notify(c.event)
+	cfg.Logger.Debug("rdma connection", "local", c.laddr, "remote", c.raddr, "device", c.Device().Name(),
+		"transport", c.Device().Attr().Transport)
 
 	// Offers the second half of the receive ring at once, instead of with the first read.
 	c.mu.Lock()
@@ -81,11 +83,11 @@ func (c *Conn) read(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
+		if len(p) == 0 && !c.closed {
+			return 0, nil
+		}
 		if err := c.callError(&c.rd); err != nil {
 			return 0, err
-		}
-		if len(p) == 0 {
-			return 0, nil
 		}
 		if c.deaf {
 			return 0, io.EOF

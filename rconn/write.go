@@ -3,6 +3,7 @@ package rconn
 import (
 	"io"
 	"net"
+	"sync"
 )
 
 // Write sends p. It returns when all of it is with the device, or with the number of bytes that are.
@@ -90,16 +91,22 @@ func (c *Conn) writable() bool {
 	return c.stream.Unposted() == 0 && (!c.copying || len(c.stream.WriteSpan()) > 0)
 }
 
-// copySize is the size of the buffer for ReadFrom and WriteTo: larger messages than io.Copy makes, and half a ring at most, so
-// that one half travels while the other is filled.
-func copySize(ring int) int { return max(1, min(ring/2, 256<<10)) }
+// copyBuffers are for ReadFrom and WriteTo: larger messages than io.Copy makes.
+var copyBuffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
+
+// copyThrough copies in pieces of half a ring at most, so that one half travels while the other is filled.
+func copyThrough(w io.Writer, r io.Reader, ring int) (int64, error) {
+	buf := copyBuffers.Get().(*[256 << 10]byte)
+	defer copyBuffers.Put(buf)
+	return io.CopyBuffer(w, r, buf[:max(1, min(ring/2, len(buf)))])
+}
 
 // ReadFrom sends what r has until its end. It does not hold other Writes up while r has nothing.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
-	return io.CopyBuffer(struct{ io.Writer }{c}, r, make([]byte, copySize(c.cfg.SendBuffer)))
+	return copyThrough(struct{ io.Writer }{c}, r, c.cfg.SendBuffer)
 }
 
 // WriteTo writes to w what the peer sends until its end.
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
-	return io.CopyBuffer(w, struct{ io.Reader }{c}, make([]byte, copySize(c.cfg.RecvBuffer)))
+	return copyThrough(w, struct{ io.Reader }{c}, c.cfg.RecvBuffer)
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/rconn/rdma/cm"
 )
@@ -62,6 +63,9 @@ func (r *registry) find(handle uint64) target {
 	return r.m[handle]
 }
 
+// retryEvent is how long the dispatcher waits when it could not take an event.
+const retryEvent = 100 * time.Millisecond
+
 // start opens the event channel and starts the dispatcher, once.
 func (p *provider) start() error {
 	c := &p.cm
@@ -107,8 +111,15 @@ func (p *provider) takeEvent(c *C.struct_rc_cm_event) bool {
 	p.cm.events.Lock()
 	errno := syscall.Errno(C.rc_cm_event(p.cm.channel, c))
 	p.cm.events.Unlock()
-	if errno != 0 {
-		return errno == syscall.EINTR
+	switch errno {
+	case 0:
+	case syscall.EAGAIN:
+		return false
+	case syscall.EINTR:
+		return true
+	default: // out of memory, say: the event is still there, and the poller tells of it only once
+		time.Sleep(retryEvent)
+		return true
 	}
 	ev := event{
 		typ:    cm.EventType(c._type),
@@ -131,7 +142,7 @@ func (p *provider) takeEvent(c *C.struct_rc_cm_event) bool {
 
 // refuse rejects a request that nobody has seen.
 func (p *provider) refuse(c *C.struct_rdma_cm_id) {
-	p.calls.do(func() error {
+	p.closes.do(func() error {
 		C.rc_reject(c, nil, 0)
 		C.rc_destroy_id(c)
 		return nil

@@ -229,17 +229,20 @@ func (i *id) Accept(ctx context.Context, p cm.ConnParam) error {
 	if err := i.m.begin(stateRequested, stateAccepting); err != nil {
 		return fail(err)
 	}
+	set := make(chan struct{})
 	go func() {
+		defer close(set)
 		err := i.call(ctx, i.p.calls, "rdma_accept", func() C.int { return i.accept(&p) })
 		if err != nil {
 			i.m.fail(i.dev.orRemoved(acceptErr(err)))
 			return
 		}
-		q.setMinRNR(p.MinRNRTimer) // the peer may send at once
+		q.setMinRNR(p.MinRNRTimer) // the QP is connected now, and the peer may send at once
 	}()
 	if _, err := i.m.await(ctx); err != nil {
 		return fail(err)
 	}
+	<-set
 	return nil
 }
 

@@ -173,7 +173,7 @@ func (i *id) Close() error {
 		i.m.close()
 		i.op.Lock()
 		defer i.op.Unlock()
-		bound := i.p.calls
+		bound := i.p.closes
 		if i.stuck {
 			bound = i.p.connects
 		}

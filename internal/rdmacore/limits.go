@@ -12,6 +12,10 @@ const (
 	// destroy objects, accept, disconnect.
 	maxCalls = 8
 
+	// maxCloses is the same for destroying QPs and cm ids, which has a bound of its own: on an interface that is down it
+	// has been seen to take a minute, and that must not keep others from connecting.
+	maxCloses = 8
+
 	// maxBlockedConnects is how many threads may be in rdma_connect on iWARP devices, which returns only when TCP has
 	// connected or given up.
 	maxBlockedConnects = 16
@@ -29,12 +33,10 @@ func (s slots) do(f func() error) error {
 	return f()
 }
 
-// take waits for a slot until ctx ends.
+// take waits for a slot until ctx ends. It takes none for a ctx that has ended.
 func (s slots) take(ctx context.Context) error {
-	select {
-	case s <- struct{}{}:
-		return nil
-	default:
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	select {
 	case s <- struct{}{}:

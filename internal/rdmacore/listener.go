@@ -190,7 +190,7 @@ func (l *listener) Close() error {
 		left := l.end(verbs.ErrClosed)
 		l.m.close()
 		rejectAll(left)
-		err := l.p.calls.do(func() error { return sysErr("rdma_destroy_id", int(C.rc_destroy_id(l.c))) })
+		err := l.p.closes.do(func() error { return sysErr("rdma_destroy_id", int(C.rc_destroy_id(l.c))) })
 		if err == nil {
 			l.p.cm.ids.remove(l.handle)
 		}

@@ -23,6 +23,7 @@ func Provider() cm.Provider { return system() }
 var system = sync.OnceValue(func() *provider {
 	return &provider{
 		calls:    newSlots(maxCalls),
+		closes:   newSlots(maxCloses),
 		connects: newSlots(maxBlockedConnects),
 		devices:  make(map[*C.struct_ibv_context]*device),
 	}
@@ -30,6 +31,7 @@ var system = sync.OnceValue(func() *provider {
 
 type provider struct {
 	calls    slots // for calls that may block in the kernel for a while
+	closes   slots // for destroying QPs and cm ids
 	connects slots // for rdma_connect on iWARP
 
 	mu      sync.Mutex

@@ -199,7 +199,7 @@ func (q *qp) Close() error {
 		q.id.op.Lock()
 		defer q.id.op.Unlock()
 		q.id.p.cm.detachQP(q.id)
-		err := q.id.p.calls.do(func() error { return sysErr("ibv_destroy_qp", int(C.rc_destroy_qp(c))) })
+		err := q.id.p.closes.do(func() error { return sysErr("ibv_destroy_qp", int(C.rc_destroy_qp(c))) })
 		if err != nil {
 			q.send.set(c)
 			q.recv.set(c)

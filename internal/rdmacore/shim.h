@@ -1,7 +1,7 @@
 // The C side of package rdmacore, as Go sees it: functions on scalars and flat structs. No callbacks, no threads, and on the
 // data path nothing that blocks. Functions that return int return 0 or a positive errno, unless they say otherwise.
 //
-// The bodies are in shim_verbs.h and shim_cm.h, static inline. Where the rdma-core headers are missing there are none: the functions
+// The bodies are in the other headers, static inline. Where the rdma-core headers are missing there are none: the functions
 // stay unresolved weak symbols, rc_load fails first, and nobody calls them.
 
 #ifndef RC_SHIM_H
@@ -202,6 +202,8 @@ RC_FN int rc_disconnect(struct rdma_cm_id *id);
 #ifdef RC_HEADERS
 #include "shim_load.h"
 #include "shim_verbs.h"
+#include "shim_cq.h"
+#include "shim_qp.h"
 #include "shim_cm.h"
 #else
 static inline int rc_load(char *text, size_t size)

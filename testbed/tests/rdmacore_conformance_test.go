@@ -15,7 +15,7 @@ func TestRxeConformance(t *testing.T) { testConformance(t) }
 func TestSiwConformance(t *testing.T) { testConformance(t) }
 
 func testConformance(t *testing.T) {
-	before := resources(t)
+	before := base(t)
 	verbstest.Run(t, verbstest.Env{
 		Dial:          system,
 		Listen:        system,

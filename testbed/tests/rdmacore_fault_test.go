@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,19 +19,23 @@ import (
 	"github.com/rconn/rdma/verbs"
 )
 
-// flood keeps WRITEs in flight until one fails, and returns the failure.
-func (e *end) flood(t *testing.T, addr uint64, rkey uint32, limit time.Duration) error {
+// flood keeps WRITEs in flight until one fails, and returns the failure. With a pause between them it is a trickle.
+func (e *end) flood(t *testing.T, addr uint64, rkey uint32, limit, pause time.Duration) error {
 	t.Helper()
 	deadline := time.Now().Add(limit)
 	write := verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{e.sge(0, 4096)}, RemoteAddr: addr, RKey: rkey}
+	n := 8
+	if pause > 0 {
+		n = 1
+	}
 	for time.Now().Before(deadline) {
-		for range 8 {
+		time.Sleep(pause)
+		for range n {
 			if err := e.post(write); err != nil {
 				return err
 			}
-			posted.Add(1)
 		}
-		for range 8 {
+		for range n {
 			wc, err := e.next(0, time.Until(deadline))
 			if err == nil {
 				err = wc.Err()
@@ -40,12 +43,10 @@ func (e *end) flood(t *testing.T, addr uint64, rkey uint32, limit time.Duration)
 			if err != nil {
 				return err
 			}
-			completed.Add(1)
 		}
 	}
 	return nil
 }
-var posted, completed atomic.Int64
 
 // ends wants the flood to have ended with a completion in error.
 func wantBroken(t *testing.T, err error) {
@@ -208,7 +209,10 @@ func TestFreshRxeCoreLinkDown(t *testing.T) {
 	busy, busyPeer := connect(t, ln, ln.Addr())
 	idle, idlePeer := connect(t, ln, ln.Addr())
 	broken := make(chan error, 1)
-	go func() { broken <- busy.flood(t, busyPeer.mr.Addr(), busyPeer.mr.RKey(), patience) }()
+	// A trickle: a flood at that moment can stall in the driver for good (Linux 6.1), under load every other time.
+	go func() {
+		broken <- busy.flood(t, busyPeer.mr.Addr(), busyPeer.mr.RKey(), patience, 5*time.Millisecond)
+	}()
 	time.Sleep(200 * time.Millisecond)
 	down := time.Now()
 	run(t, "ip", "link", "set", "d0", "down")
@@ -220,7 +224,7 @@ func TestFreshRxeCoreLinkDown(t *testing.T) {
 		wc := make([]verbs.Completion, 8)
 		n, err := busy.cq.Poll(wc)
 		q, _ := busy.qp.Query()
-		t.Fatalf("work in flight has not ended; posted %d completed %d polled %v, %v, QP %+v", posted.Load(), completed.Load(), wc[:n], err, q)
+		t.Fatalf("work in flight has not ended; polled %v, %v, QP %+v", wc[:n], err, q)
 	}
 	for _, e := range []*end{busy, busyPeer, idle, idlePeer} {
 		e.ended(t)
@@ -315,27 +319,45 @@ func afterRemoval(t *testing.T, e *end, d verbs.Device) {
 }
 
 // TestPairRxeCoreCable: a pulled cable ends what is in flight; who is idle closes.
-func TestPairRxeCoreCable(t *testing.T) {
+func TestPairRxeCoreCable(t *testing.T) { testPairBroken(t, "cable", "down") }
+
+// TestPairRxeCoreLinkDown: and so does the peer's interface going down.
+func TestPairRxeCoreLinkDown(t *testing.T) { testPairBroken(t, "") }
+
+// testPairBroken has A run the command that breaks the connection to B; without one B takes its interface down.
+func testPairBroken(t *testing.T, command ...string) {
 	if role == "B" {
 		ln, err := system.Listen(at(addr, 4711), cm.ListenOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		barrier(t, "listening")
-		p := params
-		b := acceptMemory(t, ln, p)
+		busy := acceptMemory(t, ln, params)
+		idle := acceptMemory(t, ln, params)
+		barrier(t, "flood")
+		if command[0] == "" {
+			run(t, "ip", "link", "set", "eth0", "down")
+		}
 		barrier(t, "broken")
-		b.ended(t)
+		if command[0] == "" { // or the driver may take a minute to let go of the ids, when the machine is busy
+			run(t, "ip", "link", "set", "eth0", "up")
+		}
+		busy.ended(t)
+		idle.ended(t)
 		ln.Close()
 		return
 	}
 	barrier(t, "listening")
-	a, rkey, to := dialMemory(t)
+	busy, rkey, to := dialMemory(t)
+	idle, _, _ := dialMemory(t)
 	broken := make(chan error, 1)
-	go func() { broken <- a.flood(t, to, rkey, patience) }()
+	go func() { broken <- busy.flood(t, to, rkey, patience, 0) }()
 	time.Sleep(500 * time.Millisecond)
-	run(t, "cable", "down")
+	barrier(t, "flood")
 	down := time.Now()
+	if command[0] != "" {
+		run(t, command...)
+	}
 	select {
 	case err := <-broken:
 		wantBroken(t, err)
@@ -343,7 +365,8 @@ func TestPairRxeCoreCable(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("work in flight has not ended")
 	}
-	a.ended(t)
+	busy.ended(t)
+	idle.ended(t)
 	barrier(t, "broken")
 }
 
@@ -361,7 +384,7 @@ func TestPairRxeCorePower(t *testing.T) {
 	barrier(t, "listening")
 	a, rkey, to := dialMemory(t)
 	broken := make(chan error, 1)
-	go func() { broken <- a.flood(t, to, rkey, patience) }()
+	go func() { broken <- a.flood(t, to, rkey, patience, 0) }()
 	time.Sleep(500 * time.Millisecond)
 	run(t, "peer", "kill")
 	select {

@@ -85,7 +85,12 @@ func (e *end) make() (err error) {
 // close closes what there is, in order.
 func (e *end) close() error {
 	var errs []error
+	begin := time.Now()
 	note := func(what string, err error) {
+		if took := time.Since(begin); took > patience {
+			fmt.Printf("close %s took %v\n", what, took)
+		}
+		begin = time.Now()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("close %s: %w", what, err))
 		}

@@ -21,7 +21,7 @@ import (
 
 // The bounds that rdmacore documents.
 const (
-	maxCalls           = 8
+	maxCalls           = 8 + 8 // with those that destroy
 	maxBlockedConnects = 16
 )
 
