@@ -36,6 +36,7 @@ type Conn struct {
 	deaf            bool  // CloseRead was called
 	copying         bool  // the Write in progress has bytes left to copy
 	hungUp          bool  // we answered the peer's disconnect
+	gated           bool  // nothing may be sent yet
 	released        bool  // the endpoint is gone
 }
 
@@ -57,6 +58,9 @@ func newConn(network string, ep *endpoint, cfg Config) *Conn {
 
 	// Offers the second half of the receive ring at once, instead of with the first read.
 	c.mu.Lock()
+	if ep.accepted && c.iwarp() {
+		c.shut()
+	}
 	c.post()
 	c.startKeepalive()
 	c.mu.Unlock()

@@ -26,6 +26,7 @@ type endpoint struct {
 	inline   int
 	acked    bool // the completion of a write means that the peer's device has it
 	reads    bool // READs were granted
+	accepted bool // this side answered the request
 
 	// Scratch for batches, so that posting allocates nothing.
 	sends  [16]verbs.SendWR

@@ -263,6 +263,7 @@ func (l *Listener) handshake(req cm.Request) (*Conn, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(l.ctx, limit, errHandshakeTimeout)
 	defer cancel()
+	ep.accepted = true
 	answer := ep.answer(l.cfg, req.Param())
 	ep.reads = answer.InitiatorDepth > 0
 	if err := req.Accept(ctx, answer); err != nil {

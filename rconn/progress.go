@@ -148,6 +148,7 @@ func (c *Conn) complete(wc *verbs.Completion) (heard bool) {
 		c.stream.Completed(wc.ID)
 		return c.ep.acked || wc.Opcode == verbs.WCRDMARead
 	}
+	c.gated = false
 	m, err := c.ep.message(wc)
 	if err == nil {
 		err = c.stream.Received(m, int(wc.ByteLen))
@@ -160,7 +161,7 @@ func (c *Conn) complete(wc *verbs.Completion) (heard bool) {
 
 // post posts what the stream has, and reacts to the peer's end.
 func (c *Conn) post() {
-	if c.err != nil {
+	if c.err != nil || c.gated {
 		return
 	}
 	if c.stream.PeerDisconnected() {
