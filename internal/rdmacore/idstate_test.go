@@ -16,6 +16,8 @@ import (
 const numEvents = cm.AddrinfoError + 2 // one beyond those that have a name
 
 // TestEveryEventInEveryState: each has a result that keeps the rules, and none panics.
+//
+// fault: DEATH-5
 func TestEveryEventInEveryState(t *testing.T) {
 	for s := range numStates {
 		for e := range numEvents {

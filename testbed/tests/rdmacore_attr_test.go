@@ -15,6 +15,7 @@ import (
 	"github.com/rconn/rdma/verbs"
 )
 
+// fault: FLOW-4
 func TestRxeCoreTimers(t *testing.T) {
 	a, b := pair(t)
 	for _, e := range []*end{a, b} {

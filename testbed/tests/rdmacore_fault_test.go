@@ -87,6 +87,8 @@ func child(t *testing.T, arg string) *exec.Cmd {
 }
 
 // TestBothCorePeerKilled: kill -9 of the peer's process is seen by who sends to it and by who only listens.
+//
+// fault: DEATH-1
 func TestBothCorePeerKilled(t *testing.T) {
 	if to := os.Getenv(childEnv); to != "" {
 		for range 2 {
@@ -203,6 +205,7 @@ func works(t *testing.T) {
 	}
 }
 
+// fault: DEATH-2
 func TestFreshRxeCoreLinkDown(t *testing.T) {
 	rxe1(t)
 	ln := listen(t, addr)
@@ -238,6 +241,8 @@ func TestFreshRxeCoreLinkDown(t *testing.T) {
 }
 
 // TestFreshRxeCoreRemoval takes the device away under 8 connections.
+//
+// fault: DEATH-6
 func TestFreshRxeCoreRemoval(t *testing.T) {
 	rxe1(t)
 	ln := listen(t, addr)
@@ -319,6 +324,8 @@ func afterRemoval(t *testing.T, e *end, d verbs.Device) {
 }
 
 // TestPairRxeCoreCable: a pulled cable ends what is in flight; who is idle closes.
+//
+// fault: DEATH-2
 func TestPairRxeCoreCable(t *testing.T) { testPairBroken(t, "cable", "down") }
 
 // TestPairRxeCoreLinkDown: and so does the peer's interface going down.

@@ -87,6 +87,8 @@ func dialer(to netip.AddrPort) func(context.Context) error {
 }
 
 // TestBothCoreFailures runs 1000 dials that fail, 40 at a time, each with a deadline of at most 500 ms.
+//
+// fault: CONN-1, CONN-9, MEM-2
 func TestBothCoreFailures(t *testing.T) {
 	holes(t)
 	mute := listen(t, addr) // never accepts
@@ -186,6 +188,8 @@ func TestBothCoreFailures(t *testing.T) {
 
 // TestSiwCoreBlackHoles: connects that block in the kernel are bounded, a dial over the bound fails on time by name, and in the end
 // nothing is left.
+//
+// fault: CONN-9
 func TestSiwCoreBlackHoles(t *testing.T) {
 	holes(t)
 	want := base(t)
@@ -238,6 +242,8 @@ func TestSiwCoreBlackHoles(t *testing.T) {
 }
 
 // TestBothCoreOpenClose: 200 connections leave nothing behind, and take few threads.
+//
+// fault: CLOSE-2
 func TestBothCoreOpenClose(t *testing.T) {
 	want := base(t)
 	ln := listen(t, addr)

@@ -1,0 +1,165 @@
+//go:build guest
+
+package tests
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rconn/rdma/rconn"
+)
+
+// Clients that stop in the middle of their handshake do not hold others up.
+//
+// fault: CONN-3
+func TestRxeStreamHalfHandshake(t *testing.T) {
+	if to := os.Getenv(childEnv); to != "" {
+		for range 8 {
+			go dial(t.Context(), netip.MustParseAddrPort(to), params)
+		}
+		time.Sleep(20 * time.Millisecond) // some have sent their request, none has come far
+		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	}
+	ln, err := rconn.Listen("rdma", net.JoinHostPort(addr, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	c := child(t, ln.Addr().String())
+	waitFor(t, "the child to stop", func() bool {
+		stat, err := os.ReadFile("/proc/" + pid(c) + "/stat")
+		return err == nil && strings.Contains(string(stat), ") T ")
+	})
+	begin := time.Now()
+	d := rconn.Dialer{Timeout: patience}
+	own, err := d.Dial("rdma", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	for {
+		a, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.(*rconn.Conn).SetLinger(0)
+		defer a.Close()
+		if a.RemoteAddr().String() == own.LocalAddr().String() {
+			break
+		}
+	}
+	if took := time.Since(begin); took > 3*time.Second {
+		t.Errorf("held up for %v", took)
+	}
+}
+
+func pid(c *exec.Cmd) string { return strconv.Itoa(c.Process.Pid) }
+
+// Where locked memory is scarce the error says so and what to do, and the listener goes on.
+//
+// fault: MEM-1
+func TestRxeStreamMemlock(t *testing.T) {
+	if os.Getenv(childEnv) != "" {
+		memlockChild(t)
+		return
+	}
+	need(t, "setpriv")
+	// Root may lock memory without limit, so the child gives that right up. Two connections would need 2 MiB.
+	script := `ulimit -l 1600 && exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock "$0" -test.run="$1"`
+	cmd := exec.Command("bash", "-c", script, os.Args[0], "^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), childEnv+"=memlock")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// memlockChild runs listener and dialer in a process that may lock memory for one end of one connection, and a bit.
+func memlockChild(t *testing.T) {
+	big := rconn.ListenConfig{}
+	ln, err := big.Listen(t.Context(), "rdma", net.JoinHostPort(addr, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	small := rconn.Dialer{Timeout: patience, Config: rconn.Config{SendBuffer: 4096, RecvBuffer: 4096}}
+	for range 2 {
+		first, err := small.Dial("rdma", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The accepting side has no memory left for another: the peer is refused, the listener lives.
+		if _, err := small.Dial("rdma", ln.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("the listener is out of memory, the peer gets %v", err)
+		}
+		_, err = (&rconn.Dialer{Timeout: patience}).Dial("rdma", ln.Addr().String())
+		if !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "ulimit -l") {
+			t.Errorf("out of memory: %v", err)
+		}
+		if err := errors.Join(first.Close(), accepted.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// kill -9 of a peer is seen by its reader and its writer within 2 seconds.
+//
+// fault: DEATH-1
+func TestBothStreamPeerKilled(t *testing.T) {
+	if to := os.Getenv(childEnv); to != "" {
+		for range 2 {
+			if _, err := rconn.Dial("rdma", to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		select {}
+	}
+	ln, err := rconn.Listen("rdma", net.JoinHostPort(addr, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	c := child(t, ln.Addr().String())
+	errs := make(chan error, 2)
+	for i := range 2 {
+		a, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		go func() {
+			var err error
+			if i == 0 {
+				_, err = a.Read(make([]byte, 1))
+			} else {
+				_, err = a.Write(make([]byte, 64<<20)) // nobody reads: it waits for space
+			}
+			errs <- err
+		}()
+	}
+	time.Sleep(300 * time.Millisecond)
+	killed := time.Now()
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-errs; !errors.Is(err, syscall.ECONNRESET) {
+			t.Error(err)
+		}
+	}
+	if took := time.Since(killed); took > 3*time.Second {
+		t.Errorf("seen after %v", took)
+	}
+}
