@@ -43,7 +43,7 @@ done
 
 mapfile -t scripts < <(git grep -lE --untracked '^#! ?/(usr/bin/env )?(bin/)?(ba|da)?sh' -- ':!*.md' ':!*.go')
 if command -v shellcheck >/dev/null; then
-	check "shellcheck, ${#scripts[@]} scripts" shellcheck -x "${scripts[@]}"
+	check "shellcheck, ${#scripts[@]} scripts" shellcheck -x -P SCRIPTDIR "${scripts[@]}"
 elif [[ ${CGO_ENABLED:-} == 0 ]]; then
 	not_asked "shellcheck" "not installed"
 else

@@ -2,6 +2,7 @@
 # Installs what make test needs on Debian, or says what is missing. With CGO_ENABLED=0 nothing but Go, git and make is
 # needed, and nothing is installed.
 set -euo pipefail
+. "$(dirname "$0")/debian.sh"
 
 say() { echo "setup: $*" >&2; }
 
@@ -35,24 +36,7 @@ if ! command -v apt-get dpkg-query >/dev/null; then
 	exit 1
 fi
 
-installed=" $(dpkg-query -W -f='${Package}:${db:Status-Status} ' "${packages[@]}" 2>/dev/null || true)"
-missing=()
-for p in "${packages[@]}"; do
-	[[ $installed == *" $p:installed "* ]] || missing+=("$p")
-done
-((${#missing[@]})) || exit 0
-
-if ((EUID != 0)); then
-	say "missing packages; as root: apt-get install --no-install-recommends ${missing[*]}"
+if ! install_missing "${packages[@]}"; then
 	say "CGO_ENABLED=0 make test needs none of these"
 	exit 1
-fi
-say "installing ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-apt-get -qq update
-apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
-
-# Go's build cache does not notice new C headers: a build made without them would be used again.
-if [[ " ${missing[*]} " == *-dev* ]]; then
-	go clean -cache
 fi

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Installs the Debian packages that the test bed needs, or says which are missing.
 set -euo pipefail
+. "$(dirname "$0")/../../tools/debian.sh"
 
 packages=(
 	# the emulator, and what builds its initramfs and the siw module
@@ -22,18 +23,4 @@ if ! command -v apt-get dpkg-query >/dev/null; then
 	exit 1
 fi
 
-installed=" $(dpkg-query -W -f='${Package}:${db:Status-Status} ' "${packages[@]}" 2>/dev/null || true)"
-missing=()
-for p in "${packages[@]}"; do
-	[[ $installed == *" $p:installed "* ]] || missing+=("$p")
-done
-((${#missing[@]})) || exit 0
-
-if ((EUID != 0)); then
-	say "missing packages; as root: apt-get install --no-install-recommends ${missing[*]}"
-	exit 1
-fi
-say "installing ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-apt-get -qq update
-apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+install_missing "${packages[@]}"
