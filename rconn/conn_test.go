@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -216,6 +217,30 @@ func TestPeerKilled(t *testing.T) {
 			require.NoError(t, d.Close())
 			_ = a // died with its process
 		})
+	})
+}
+
+// A writer that always finds room, and never reads, learns of its peer's end.
+func TestWriterLearnsOfEnd(t *testing.T) {
+	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		for _, end := range []struct {
+			how  func(*network, *Conn)
+			want error
+		}{
+			{func(n *network, a *Conn) { n.b.Kill() }, syscall.ECONNRESET},
+			{func(n *network, a *Conn) { a.Close() }, syscall.EPIPE},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(t, fc, Config{})
+				d, a := n.pair(t)
+				synctest.Wait()
+				end.how(n, a)
+				time.Sleep(10 * time.Second)
+				_, err := d.Write([]byte("x"))
+				require.ErrorIs(t, err, end.want)
+				d.Close()
+			})
+		}
 	})
 }
 

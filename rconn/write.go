@@ -39,6 +39,9 @@ func (c *Conn) write(bufs [][]byte) (n int64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var buf []byte // what is left of the buffer being copied
+	if c.gone.Load() != nil {
+		c.progress() // a writer that finds room would not learn of the end
+	}
 	for {
 		if err = c.callError(&c.wr); err == nil {
 			err = c.writeError()
