@@ -33,11 +33,19 @@ func TestNettest(t *testing.T) {
 				nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 					n := newNetwork(t, fc, cfg)
 					d, a := n.pair(t)
-					return d, a, func() { d.Close(); a.Close() }, nil
+					return d, a, func() { closeBoth(d, a) }, nil
 				})
 			})
 		}
 	})
+}
+
+// closeBoth closes both ends at the same time: on iWARP each waits for the other.
+func closeBoth(a, b *Conn) {
+	var wg sync.WaitGroup
+	wg.Go(func() { a.Close() })
+	wg.Go(func() { b.Close() })
+	wg.Wait()
 }
 
 func TestAddresses(t *testing.T) {
