@@ -20,9 +20,9 @@ type rstreamTest struct{ size, count, iterations int }
 
 func (r rstreamTest) String() string { return fmt.Sprintf("%dBx%dx%d", r.size, r.count, r.iterations) }
 
-func (r rstreamTest) args(port int) []string {
+func (r rstreamTest) args(port int, mode string) []string {
 	return []string{
-		"-p", strconv.Itoa(port), "-S", strconv.Itoa(r.size), "-C", strconv.Itoa(r.count), "-I", strconv.Itoa(r.iterations), "-T", "v",
+		"-p", strconv.Itoa(port), "-S", strconv.Itoa(r.size), "-C", strconv.Itoa(r.count), "-I", strconv.Itoa(r.iterations), "-T", "v", "-T", mode,
 	}
 }
 
@@ -82,27 +82,32 @@ func (r rstreamTest) talk(c net.Conn, client bool) error {
 }
 
 func TestRxeRstreamPeer(t *testing.T) {
-	for _, r := range []rstreamTest{{64, 1, 1000}, {64, 1000, 1}, {64 << 10, 1, 100}, {64 << 10, 100, 1}} {
-		testRstreamPeer(t, r)
-	}
+	testRstreamPeer(t, rstreamTest{64, 1, 1000}, rstreamTest{64, 5000, 1}, rstreamTest{64 << 10, 1, 100}, rstreamTest{64 << 10, 100, 1},
+		rstreamTest{1 << 20, 10, 1})
 }
 
 func TestSiwRstreamPeer(t *testing.T) {
-	for _, r := range []rstreamTest{{64, 1, 100}, {64, 100, 1}, {64 << 10, 10, 1}} {
-		testRstreamPeer(t, r)
+	testRstreamPeer(t, rstreamTest{64, 1, 100}, rstreamTest{64, 5000, 1}, rstreamTest{64 << 10, 100, 1}, rstreamTest{1 << 20, 10, 1})
+}
+
+func testRstreamPeer(t *testing.T, runs ...rstreamTest) {
+	for _, r := range runs {
+		for _, mode := range []string{"n", "b"} { // rstream spins, or blocks
+			t.Run(r.String()+"/"+mode, func(t *testing.T) { r.test(t, mode) })
+		}
 	}
 }
 
-// testRstreamPeer runs r with rconn as the server, then as the client.
-func testRstreamPeer(t *testing.T, r rstreamTest) {
+// test runs r with rconn as the server, then as the client.
+func (r rstreamTest) test(t *testing.T, mode string) {
 	const port = 7471
-	t.Run("rstream dials/"+r.String(), func(t *testing.T) {
+	t.Run("rstream dials", func(t *testing.T) {
 		ln, err := rconn.Listen("rdma", net.JoinHostPort(addr, strconv.Itoa(port)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer ln.Close()
-		client := start(t, append([]string{"rstream", "-s", addr}, r.args(port)...)...)
+		client := start(t, append([]string{"rstream", "-s", addr}, r.args(port, mode)...)...)
 		c, err := ln.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -118,8 +123,8 @@ func testRstreamPeer(t *testing.T, r rstreamTest) {
 			t.Errorf("after the end: %d, %v", n, err)
 		}
 	})
-	t.Run("rstream listens/"+r.String(), func(t *testing.T) {
-		server := start(t, append([]string{"rstream", "-b", addr}, r.args(port)...)...)
+	t.Run("rstream listens", func(t *testing.T) {
+		server := start(t, append([]string{"rstream", "-b", addr}, r.args(port, mode)...)...)
 		server.listens(t)
 		d := rconn.Dialer{Timeout: patience}
 		c, err := d.Dial("rdma", net.JoinHostPort(addr, strconv.Itoa(port)))
