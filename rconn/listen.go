@@ -199,6 +199,7 @@ func (l *Listener) serve(ln cm.Listener) {
 			}
 			l.cfg.Logger.Warn("rdma listener", "addr", l.addr, "err", err)
 			if errors.Is(err, verbs.ErrDeviceRemoved) {
+				_ = ln.Close() // the kernel waits for it before the device is gone
 				l.lose()
 				return
 			}

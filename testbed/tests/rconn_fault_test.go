@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rconn/rdma/rconn"
+	"github.com/rconn/rdma/verbs"
 )
 
 // Clients that stop in the middle of their handshake do not hold others up.
@@ -162,4 +163,67 @@ func TestBothStreamPeerKilled(t *testing.T) {
 	if took := time.Since(killed); took > 3*time.Second {
 		t.Errorf("seen after %v", took)
 	}
+}
+
+// The device goes away under eight open connections with blocked readers: all fail, the process lives, and the device that comes back
+// works.
+//
+// fault: DEATH-6
+func TestFreshRxeStreamRemoval(t *testing.T) {
+	rxe1(t)
+	dial, accept := streams(t, rconn.Config{})
+	var conns []net.Conn
+	errs := make(chan error, 16)
+	for range 8 {
+		dialed := make(chan net.Conn, 1)
+		go func() {
+			c, err := dial()
+			if err != nil {
+				t.Error(err)
+			}
+			dialed <- c
+		}()
+		a, err := accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []net.Conn{a, <-dialed} {
+			conns = append(conns, c)
+			go func() {
+				_, err := c.Read(make([]byte, 1))
+				errs <- err
+			}()
+		}
+	}
+	del := start(t, "rdma", "link", "del", "rxe0")
+	for range conns {
+		select {
+		case err := <-errs:
+			if !errors.Is(err, syscall.ECONNRESET) {
+				t.Error(err)
+			}
+		case <-time.After(patience):
+			t.Fatal("a reader hangs")
+		}
+	}
+	for _, c := range conns {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := accept(); !errors.Is(err, verbs.ErrDeviceRemoved) {
+		t.Errorf("the listener of the removed device: %v", err)
+	}
+	del.wait(t)
+	add(t)
+	c, a, err := streamPair(t, rconn.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go c.Write([]byte("x"))
+	if _, err := a.Read(make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+	go c.Close()
+	a.Close()
 }
