@@ -3,9 +3,13 @@
 package tests
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -140,4 +144,56 @@ func (r rstreamTest) test(t *testing.T, mode string) {
 		}
 		server.wait(t)
 	})
+}
+
+// rcopy, client and server, through a relay of ours.
+func TestRxeRcopyRelay(t *testing.T) {
+	need(t, "rcopy")
+	server := start(t, "rcopy", "-p", "7427")
+	server.listens(t)
+	ln, err := rconn.Listen("rdma", net.JoinHostPort(addr, "7428"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	relayed := make(chan error, 1)
+	go func() {
+		in, err := ln.Accept()
+		if err != nil {
+			relayed <- err
+			return
+		}
+		out, err := rconn.Dial("rdma", net.JoinHostPort(addr, "7427"))
+		if err != nil {
+			relayed <- errors.Join(err, in.Close())
+			return
+		}
+		back := make(chan error, 1)
+		go func() { back <- pass(in, out) }()
+		err = pass(out, in)
+		relayed <- errors.Join(err, <-back, in.Close(), out.Close())
+	}()
+
+	dir := t.TempDir()
+	file := make([]byte, 3<<20+17)
+	for i := range file {
+		file[i] = byte(i * i >> 3)
+	}
+	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+	if err := os.WriteFile(from, file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "rcopy", from, addr+":"+to, "-p", "7428")
+	if err := <-relayed; err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, file) {
+		t.Errorf("%d bytes of %d, %v", len(got), len(file), err)
+	}
+}
+
+// pass copies one direction to its end, and ends it there too.
+func pass(dst, src net.Conn) error {
+	_, err := io.Copy(dst, src)
+	return errors.Join(err, dst.(*rconn.Conn).CloseWrite())
 }

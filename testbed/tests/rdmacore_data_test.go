@@ -5,9 +5,13 @@ package tests
 import (
 	"bytes"
 	"errors"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rconn/rdma/cm"
 	"github.com/rconn/rdma/verbs"
 )
 
@@ -134,5 +138,116 @@ func TestBothCoreRead(t *testing.T) {
 	}
 	if !bytes.Equal(a.mr.Bytes()[:200000], b.mr.Bytes()[:200000]) {
 		t.Error("READ did not bring the peer's memory")
+	}
+}
+
+// TestBothCoreCQWhileWaiting: a CQ that joins a channel wakes a Wait that was parked before.
+func TestBothCoreCQWhileWaiting(t *testing.T) {
+	ln := listen(t, addr)
+	first, second := connect(t, ln, ln.Addr())
+	ch := second.ch
+	var late atomic.Pointer[end]
+	arrived := make(chan error, 1)
+	go func() {
+		var wc [1]verbs.Completion
+		for {
+			if e := late.Load(); e != nil {
+				if n, err := e.cq.Poll(wc[:]); n > 0 || err != nil {
+					arrived <- err
+					return
+				}
+			}
+			if err := ch.Wait(0); err != nil {
+				arrived <- err
+				return
+			}
+		}
+	}()
+	time.Sleep(100 * time.Millisecond) // it is parked
+
+	ctx := within(t, patience)
+	done := make(chan error, 1)
+	b := &end{ch: ch}
+	go func() {
+		req, err := ln.Accept(ctx)
+		if err == nil {
+			b.id, b.seen = req, make(chan cm.Event, 16)
+			err = b.make()
+		}
+		if err == nil {
+			err = b.recv(8, 4096)
+		}
+		if err == nil {
+			late.Store(b)
+			err = req.Accept(ctx, params)
+		}
+		done <- err
+	}()
+	a, _, err := dial(ctx, ln.Addr(), params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if err := a.post(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("wake up")}); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-arrived:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("the Wait slept on")
+		ch.Interrupt()
+		<-arrived
+	}
+	b.ch = nil // it is second's
+	if err := errors.Join(a.close(), b.close(), first.close(), second.close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBothCorePostEarly: what is posted before the connection is made is refused, and not sent later.
+func TestBothCorePostEarly(t *testing.T) {
+	ln := listen(t, addr)
+	ctx := within(t, patience)
+	done := make(chan error, 1)
+	var b *end
+	go func() {
+		var err error
+		b, _, err = accept(ctx, ln, params)
+		done <- err
+	}()
+	id, err := system.Resolve(ctx, netip.AddrPort{}, ln.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := newEnd(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := []verbs.SendWR{{ID: 1, Opcode: verbs.OpSend, Flags: verbs.Signaled, Inline: []byte("early")}}
+	if n, err := a.qp.PostSend(early); n != 0 || !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("posted %d before Connect: %v", n, err)
+	}
+	if _, err := id.Connect(ctx, params); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if err := a.post(verbs.SendWR{ID: 2, Opcode: verbs.OpSend, Inline: []byte("in time")}); err != nil {
+		t.Fatal(err)
+	}
+	if wc, err := a.next(0, patience); err != nil || wc.ID != 2 || wc.Err() != nil {
+		t.Errorf("sent %d, %v, %v", wc.ID, wc.Status, err)
+	}
+	if wc, err := b.next(0, patience); err != nil || wc.ByteLen != 7 {
+		t.Errorf("received %d bytes, %v", wc.ByteLen, err)
+	}
+	if err := errors.Join(a.close(), b.close()); err != nil {
+		t.Error(err)
 	}
 }

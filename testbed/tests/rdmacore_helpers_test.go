@@ -53,8 +53,10 @@ func newEnd(id cm.ID) (*end, error) {
 func (e *end) make() (err error) {
 	id := e.id
 	dev := id.Device()
-	if e.ch, err = dev.CreateCompletionChannel(); err != nil {
-		return fmt.Errorf("channel: %w", err)
+	if e.ch == nil {
+		if e.ch, err = dev.CreateCompletionChannel(); err != nil {
+			return fmt.Errorf("channel: %w", err)
+		}
 	}
 	if e.cq, err = dev.CreateCQ(verbs.CQOptions{Depth: 2 * queueDepth, Channel: e.ch}); err != nil {
 		return fmt.Errorf("CQ: %w", err)
