@@ -68,13 +68,13 @@ func serve(ctx context.Context, addr, dir string) error {
 
 // fetch gets url, writes it to a file, and says what it took.
 func fetch(ctx context.Context, url, path string) error {
-	var device string
+	var conn *rconn.Conn // the one that the request travels on
 	dialer := &rconn.Dialer{}
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := dialer.DialContext(ctx, network, addr)
 			if err == nil {
-				device = c.(*rconn.Conn).Device().Name()
+				conn = c.(*rconn.Conn)
 			}
 			return c, err
 		},
@@ -106,7 +106,10 @@ func fetch(ctx context.Context, url, path string) error {
 		return fmt.Errorf("after %d bytes: %w", n, err)
 	}
 	took := time.Since(start)
-	fmt.Printf("%x\n%d bytes in %v, %.1f MiB/s, over %s\n", hash.Sum(nil), n, took.Round(time.Millisecond),
-		float64(n)/(1<<20)/took.Seconds(), device)
+	info, st := conn.Info(), conn.Stats()
+	fmt.Printf("%x\n%d bytes in %v, %.1f MiB/s, over %s (%v)\n", hash.Sum(nil), n, took.Round(time.Millisecond),
+		float64(n)/(1<<20)/took.Seconds(), info.Device, info.Transport)
+	fmt.Printf("%d data messages received, %d grants sent, %d completions, %d waits of which %d spun enough\n", st.DataReceived,
+		st.GrantsSent, st.Completions, st.Waits, st.SpinHits)
 	return nil
 }
