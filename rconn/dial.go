@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/rconn/rdma"
@@ -146,15 +147,30 @@ func (d *Dialer) dialAddr(ctx context.Context, network string, local, remote net
 	}
 	err := error(verbs.ErrNoDevice)
 	for _, p := range providers {
-		var id cm.Resolved
-		if id, err = p.Resolve(ctx, local, remote); err == nil {
-			return connect(ctx, network, id, cfg)
+		var c *Conn
+		for range portTries {
+			c, err = dialOn(ctx, p, network, local, remote, cfg)
+			if local.Port() != 0 || !errors.Is(err, syscall.EADDRNOTAVAIL) {
+				break
+			}
 		}
 		if !errors.Is(err, verbs.ErrNoDevice) {
-			break
+			return c, err
 		}
 	}
 	return nil, err
+}
+
+// portTries is how many local ports are tried: on a kernel's iWARP device the RDMA CM may pick one that TCP still holds for an earlier
+// connection to the same peer. Package net tries as often.
+const portTries = 3
+
+func dialOn(ctx context.Context, p cm.Provider, network string, local, remote netip.AddrPort, cfg Config) (*Conn, error) {
+	id, err := p.Resolve(ctx, local, remote)
+	if err != nil {
+		return nil, err
+	}
+	return connect(ctx, network, id, cfg)
 }
 
 // connect makes the connection on a resolved ID, which it owns.

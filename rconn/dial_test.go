@@ -105,6 +105,23 @@ func TestEachStepFails(t *testing.T) {
 	})
 }
 
+// A local port that the kernel picked and TCP still holds is not the user's affair.
+func TestDialTriesOtherPort(t *testing.T) {
+	n := newNetwork(t, verbstest.Config{}, Config{})
+	ln := n.listen(t, addrB+":0")
+	defer ln.Close()
+	n.a.Fail(verbstest.Connect, 1, syscall.EADDRNOTAVAIL)
+	within(t, func() {
+		c, err := n.dialer().Dial("rdma", ln.Addr().String())
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+	})
+	remove := n.a.On(verbstest.Connect, func() error { return syscall.EADDRNOTAVAIL })
+	defer remove()
+	_, err := n.dialer().Dial("rdma", ln.Addr().String())
+	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+}
+
 func TestNoDevice(t *testing.T) {
 	d := Dialer{Providers: []cm.Provider{}}
 	_, err := d.Dial("tcp", "10.0.0.1:1")

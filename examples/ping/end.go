@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ const maxSize = 1 << 20
 // depth is the number of receives and of sends that can be outstanding. One at a time is enough for ping and pong.
 const depth = 16
 
-// errGone says that the peer has ended the connection.
+// errGone says that the peer has ended the connection, or that we are to.
 var errGone = errors.New("the peer has disconnected")
 
 // end is one side of the connection: its objects, and the peer's memory.
@@ -35,16 +36,18 @@ type end struct {
 	immediate bool
 	sent      int // sends posted since one was signaled
 	spin      time.Duration
-	gone      atomic.Bool // the connection manager said so
+	gone      atomic.Bool // the connection manager said so, or the context has ended
+	stop      func() bool // has the context's end forgotten
 }
 
-// newEnd makes the objects and posts the receives, so that nothing the peer sends finds none.
-func newEnd(id cm.ID, spin time.Duration) (*end, error) {
+// newEnd makes the objects and posts the receives, so that nothing the peer sends finds none. The end of ctx wakes receive.
+func newEnd(ctx context.Context, id cm.ID, spin time.Duration) (*end, error) {
 	e := &end{id: id, spin: spin, immediate: id.Device().Attr().Caps.Send.Has(verbs.OpRDMAWriteWithImm)}
 	if err := e.build(); err != nil {
 		e.free()
 		return nil, err
 	}
+	e.stop = context.AfterFunc(ctx, e.end)
 	return e, nil
 }
 
@@ -76,11 +79,15 @@ func (e *end) build() (err error) {
 	}
 	e.id.Notify(func(ev cm.Event) {
 		if ev.Ends() {
-			e.gone.Store(true)
-			e.channel.Interrupt()
+			e.end()
 		}
 	})
 	return nil
+}
+
+func (e *end) end() {
+	e.gone.Store(true)
+	e.channel.Interrupt()
 }
 
 // param carries this side's memory to the peer: address and rkey.
@@ -173,6 +180,7 @@ func (e *end) receive() (int, error) {
 }
 
 func (e *end) close() {
+	e.stop()
 	_ = e.id.Disconnect()
 	e.free()
 	_ = e.id.Close()

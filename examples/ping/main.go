@@ -8,6 +8,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -77,7 +78,7 @@ func serve(ctx context.Context, address string, once bool, spin time.Duration) e
 }
 
 func answer(ctx context.Context, req cm.Request, spin time.Duration) error {
-	e, err := newEnd(req, spin)
+	e, err := newEnd(ctx, req, spin)
 	if err != nil {
 		return errors.Join(err, req.Reject(nil), req.Close())
 	}
@@ -112,7 +113,7 @@ func ping(ctx context.Context, address string, n, size int, spin time.Duration) 
 	if err != nil {
 		return err
 	}
-	e, err := newEnd(id, spin)
+	e, err := newEnd(ctx, id, spin)
 	if err != nil {
 		return errors.Join(err, id.Close())
 	}
@@ -134,7 +135,7 @@ func ping(ctx context.Context, address string, n, size int, spin time.Duration) 
 			return err
 		}
 		if _, err := e.receive(); err != nil {
-			return err
+			return cmp.Or(ctx.Err(), err)
 		}
 		trips[i] = time.Since(start)
 	}

@@ -8,7 +8,9 @@ package rdmacore
 import "C"
 
 import (
+	"maps"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/rconn/rdma/verbs"
@@ -33,7 +35,7 @@ func (d *device) Watch(f func(verbs.AsyncEvent)) (stop func()) {
 	w.next++
 	w.fs[n] = f
 	if w.file == nil && !d.removed.Load() {
-		if w.file = d.asyncFile(); w.file != nil {
+		if w.file = d.asyncFile(); w.file != nil { // nil: out of descriptors; the next watcher tries again
 			d.users++
 			go d.watchEvents(w.file)
 		}
@@ -74,6 +76,9 @@ func (d *device) watchEvents(file *os.File) {
 	if err != nil {
 		return
 	}
+	// The goroutine of the watchers before may still be at its last event: one at a time.
+	d.watching.Lock()
+	defer d.watching.Unlock()
 	var ev C.struct_rc_async_event
 	for {
 		errno := syscall.Errno(0)
@@ -100,10 +105,8 @@ func (d *device) dispatch(ev verbs.AsyncEvent) {
 	}
 	d.mu.Lock()
 	fs := make([]func(verbs.AsyncEvent), 0, len(d.watch.fs))
-	for n := range d.watch.next {
-		if f := d.watch.fs[n]; f != nil {
-			fs = append(fs, f)
-		}
+	for _, n := range slices.Sorted(maps.Keys(d.watch.fs)) {
+		fs = append(fs, d.watch.fs[n])
 	}
 	d.mu.Unlock()
 	for _, f := range fs {

@@ -68,7 +68,10 @@ func (d *device) CreateCompletionChannel() (verbs.CompletionChannel, error) {
 		return nil, err
 	}
 	c.file = os.NewFile(uintptr(C.rc_channel_fd(c.c)), "completion channel")
-	if c.conn, err = c.file.SyscallConn(); err != nil {
+	if c.conn, err = c.file.SyscallConn(); err == nil {
+		err = c.file.SetReadDeadline(time.Time{}) // fails if the poller did not take it
+	}
+	if err != nil {
 		c.destroy()
 		return nil, err
 	}
@@ -210,6 +213,7 @@ func (c *channel) attach(q *cq) error {
 		return err
 	}
 	c.cqs = append(c.cqs, q)
+	c.file.SetReadDeadline(longAgo) // a Wait that is parked has not armed it: one more round
 	return nil
 }
 
@@ -233,8 +237,10 @@ func (c *channel) Interrupt() {
 	c.file.SetReadDeadline(longAgo)
 }
 
+// Close succeeds or the channel is lost: there is no way back once nobody may wait, and a channel without CQs is never refused.
 func (c *channel) Close() error {
-	return c.refs.close(func() error {
+	var err error
+	if busy := c.refs.close(func() error {
 		c.closing.Store(true)
 		c.Interrupt()
 		c.waiting.Lock() // for good: nobody waits any more
@@ -244,8 +250,12 @@ func (c *channel) Close() error {
 		c.dev.mu.Lock()
 		delete(c.dev.channels, c)
 		c.dev.mu.Unlock()
-		return c.destroy()
-	})
+		err = c.destroy()
+		return nil
+	}); busy != nil {
+		return busy
+	}
+	return err
 }
 
 func (c *channel) destroy() error {

@@ -80,20 +80,35 @@ func (p *provider) start() error {
 	var channel *C.struct_rdma_event_channel
 	var fd C.int
 	if err := sysErr("rdma_create_event_channel", int(C.rc_cm_open(&channel, &fd))); err != nil {
-		return noDevice("%v", err)
+		return libraryErr(err)
 	}
 	// librdmacm needs its descriptor for every command; the poller gets its own.
-	poll, err := dupCloexec(int(fd))
+	conn, err := pollDup(int(fd), devCM)
 	if err != nil {
-		return err
-	}
-	conn, err := os.NewFile(uintptr(poll), devCM).SyscallConn()
-	if err != nil {
+		C.rc_cm_close(channel)
 		return err
 	}
 	c.channel = channel
 	go p.dispatch(conn)
 	return nil
+}
+
+// pollDup puts a duplicate of a descriptor into the runtime's poller, for good.
+func pollDup(fd int, name string) (syscall.RawConn, error) {
+	fd, err := dupCloexec(fd)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), name)
+	conn, err := file.SyscallConn()
+	if err == nil {
+		err = file.SetReadDeadline(time.Time{}) // fails if the poller did not take it
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // dispatch takes events for ever. It parks in the runtime's poller.

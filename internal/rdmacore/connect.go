@@ -18,14 +18,11 @@ import (
 )
 
 const (
-	// resolveTimeout ends Resolve where ctx has no deadline.
+	// resolveTimeout ends Resolve where ctx has no deadline, and is how long the kernel looks for a route.
 	resolveTimeout = 10 * time.Second
 
 	// addrTimeout is how long the kernel looks for an address. Like TCP, which gives up after three ARP requests.
 	addrTimeout = 3 * time.Second
-
-	// grace is how much longer than the context the kernel may try, so that the context's error wins.
-	grace = time.Second
 )
 
 // Resolve asks the kernel for device and route. An address that nobody answers for is EHOSTUNREACH after three seconds.
@@ -76,6 +73,9 @@ func resolveAddrs(local, remote netip.AddrPort) (src, dst *[sockaddrSize]byte, e
 	if remote, err = checkAddr(remote); err != nil {
 		return nil, nil, err
 	}
+	if remote.Addr().IsUnspecified() {
+		return nil, nil, noDevice("none serves loopback, which an unspecified address means when dialing")
+	}
 	d, err := encodeSockaddr(remote)
 	if err != nil || !local.Addr().IsValid() {
 		return nil, &d, err
@@ -91,16 +91,13 @@ func (i *id) resolveAddr(ctx context.Context, src, dst *[sockaddrSize]byte) erro
 	if err := i.m.begin(stateIdle, stateResolvingAddr); err != nil {
 		return err
 	}
-	timeout := addrTimeout
-	if deadline, ok := ctx.Deadline(); ok {
-		timeout = min(timeout, time.Until(deadline)+grace)
-	}
+	timeout := kernelTimeout(ctx, addrTimeout)
 	err := i.call(ctx, i.p.calls, "rdma_resolve_addr", func() C.int {
 		var s *C.uint8_t
 		if src != nil {
 			s = (*C.uint8_t)(&src[0])
 		}
-		return C.rc_resolve_addr(i.c, s, (*C.uint8_t)(&dst[0]), C.int(timeout.Milliseconds()))
+		return C.rc_resolve_addr(i.c, s, (*C.uint8_t)(&dst[0]), C.int(timeout))
 	})
 	if err != nil {
 		return addrErr(err)
@@ -115,12 +112,9 @@ func (i *id) resolveRoute(ctx context.Context) error {
 	if err := i.m.begin(stateAddrResolved, stateResolvingRoute); err != nil {
 		return err
 	}
-	timeout := resolveTimeout
-	if deadline, ok := ctx.Deadline(); ok {
-		timeout = time.Until(deadline) + grace
-	}
+	timeout := kernelTimeout(ctx, resolveTimeout)
 	err := i.call(ctx, i.p.calls, "rdma_resolve_route", func() C.int {
-		return C.rc_resolve_route(i.c, C.int(timeout.Milliseconds()))
+		return C.rc_resolve_route(i.c, C.int(timeout))
 	})
 	if err != nil {
 		return addrErr(err)
@@ -139,6 +133,10 @@ func (i *id) Connect(ctx context.Context, p cm.ConnParam) (cm.ConnParam, error) 
 		return fail(err)
 	}
 	if err := i.m.begin(stateResolved, stateConnecting); err != nil {
+		return fail(err)
+	}
+	if ctx.Err() != nil { // which is not for lack of a turn
+		_, err := i.m.await(ctx)
 		return fail(err)
 	}
 	iwarp := i.dev.attr.Transport == verbs.TransportIWARP

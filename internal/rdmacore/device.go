@@ -36,6 +36,8 @@ type device struct {
 	plugOnce sync.Once
 	plug     *C.struct_rc_cq // see siw.go
 
+	watching sync.Mutex // held by the goroutine that hands out asynchronous events
+
 	mu       sync.Mutex
 	users    int // open PDs, CQs, channels, ids, and the watch
 	channels map[*channel]struct{}

@@ -3,6 +3,7 @@ package rdmacore
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"syscall"
 
@@ -13,6 +14,38 @@ import (
 // noDevice is ErrNoDevice with the reason and what to do about it.
 func noDevice(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", verbs.ErrNoDevice, fmt.Sprintf(format, args...))
+}
+
+// openErr explains why a device file, which the kernel module makes, cannot be opened.
+func openErr(err error, module string) error {
+	switch {
+	case exhausted(err):
+		return err
+	case errors.Is(err, fs.ErrNotExist):
+		return noDevice("%v: modprobe %s; a container needs /dev/infiniband passed in", err, module)
+	case errors.Is(err, fs.ErrPermission):
+		return noDevice("%v: the user needs read and write access to the files in /dev/infiniband", err)
+	}
+	return noDevice("%v", err)
+}
+
+// exhausted reports whether the process or the system ran out of something, which says nothing about devices.
+func exhausted(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// libraryErr is a failure of librdmacm to list or open devices. It says ENODEV for all kinds of trouble.
+func libraryErr(err error) error {
+	if exhausted(err) {
+		return err
+	}
+	return noDevice("librdmacm finds or opens none (%v): install ibverbs-providers (Debian, Ubuntu) or rdma-core, allow access to "+
+		"/dev/infiniband/uverbs*, and see that \"ulimit -n\" is large enough", err)
 }
 
 // sysErr turns a result of the shim, 0 or a positive errno, into an error.
@@ -81,6 +114,9 @@ func acceptErr(err error) error {
 // eventErr is the error that a CM event means for the step that waits for it.
 func eventErr(ev event) error {
 	errno := ev.errno()
+	if errno == 0 {
+		errno = syscall.EHOSTUNREACH // for the events below that name no reason
+	}
 	switch ev.typ {
 	case cm.AddrError:
 		return addrErr(errno)
@@ -92,9 +128,6 @@ func eventErr(ev event) error {
 	case cm.Rejected:
 		return rejectErr(ev)
 	case cm.ConnectError, cm.Unreachable:
-		if errno == 0 {
-			return syscall.EHOSTUNREACH
-		}
 		return connectErr(errno)
 	case cm.DeviceRemoval:
 		return verbs.ErrDeviceRemoved

@@ -3,10 +3,15 @@ package rdmacore
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"math"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/rconn/rdma/cm"
 	"github.com/rconn/rdma/verbs"
@@ -137,5 +142,82 @@ func TestRefs(t *testing.T) {
 	}
 	if destroyed != 1 || r.open() != verbs.ErrClosed || r.acquire() != verbs.ErrClosed {
 		t.Errorf("destroyed %d times, %v, %v", destroyed, r.open(), r.acquire())
+	}
+}
+
+// TestRefsSecondClose: it returns when the object is gone, not while the first is still at it.
+func TestRefsSecondClose(t *testing.T) {
+	var r refs
+	var gone atomic.Bool
+	begun := make(chan struct{})
+	go r.close(func() error {
+		close(begun)
+		time.Sleep(20 * time.Millisecond)
+		gone.Store(true)
+		return nil
+	})
+	<-begun
+	if err := r.close(func() error { return errors.New("destroyed twice") }); err != nil || !gone.Load() {
+		t.Errorf("%v, gone: %v", err, gone.Load())
+	}
+}
+
+func TestOpenErr(t *testing.T) {
+	open := func(errno syscall.Errno) error {
+		return openErr(&fs.PathError{Op: "open", Path: "/dev/infiniband/rdma_cm", Err: errno}, "rdma_ucm")
+	}
+	for errno, hint := range map[syscall.Errno]string{
+		syscall.ENOENT: "modprobe rdma_ucm",
+		syscall.EACCES: "read and write access",
+		syscall.EPERM:  "read and write access",
+		syscall.ENXIO:  "no such device",
+	} {
+		if err := open(errno); !errors.Is(err, verbs.ErrNoDevice) || !strings.Contains(err.Error(), hint) {
+			t.Error(err)
+		}
+	}
+	// What the process ran out of is no missing device.
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
+		for _, err := range []error{open(errno), libraryErr(sysErr("rdma_create_event_channel", int(errno)))} {
+			if errors.Is(err, verbs.ErrNoDevice) || !errors.Is(err, errno) {
+				t.Error(err)
+			}
+		}
+	}
+	if err := libraryErr(sysErr("rdma_get_devices", int(syscall.ENODEV))); !errors.Is(err, verbs.ErrNoDevice) || !strings.Contains(err.Error(), "install") {
+		t.Error(err)
+	}
+}
+
+func TestKernelTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 3 * time.Second
+		for left, want := range map[time.Duration]int{
+			-time.Hour:              1000,
+			0:                       1000,
+			500 * time.Millisecond:  1500,
+			2500 * time.Millisecond: 3000,
+			limit:                   3000,
+			365 * 24 * time.Hour:    3000, // more milliseconds than an int32 has
+			math.MaxInt64:           3000,
+		} {
+			ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(left))
+			if got := kernelTimeout(ctx, limit); got != want {
+				t.Errorf("%v left: %d ms, want %d", left, got, want)
+			}
+			cancel()
+		}
+		if got := kernelTimeout(t.Context(), limit); got != 3000 {
+			t.Errorf("no deadline: %d ms", got)
+		}
+	})
+}
+
+// TestEventErrNoReason: an event that failed is an error even if it does not say why.
+func TestEventErrNoReason(t *testing.T) {
+	for _, typ := range []cm.EventType{cm.AddrError, cm.RouteError, cm.ConnectError, cm.Unreachable} {
+		if err := eventErr(event{typ: typ}); !errors.Is(err, syscall.EHOSTUNREACH) {
+			t.Errorf("%v: %v", typ, err)
+		}
 	}
 }

@@ -33,7 +33,7 @@ type id struct {
 	// op is held during a C call on the id, and by a connect that blocks in the kernel: who closes waits for it.
 	op    sync.Mutex
 	c     *C.struct_rdma_cm_id // nil once closed
-	stuck bool                 // iWARP: destroying it waits until the kernel's connect is over
+	stuck bool                 // iWARP: the kernel connects; unless it has answered, destroying the id waits for it
 
 	mu   sync.Mutex
 	qp   *qp  // nil before CreateQP and after its Close
@@ -170,11 +170,11 @@ func (i *id) Disconnect() error {
 
 func (i *id) Close() error {
 	return i.refs.close(func() error {
-		i.m.close()
+		unanswered := i.m.close()
 		i.op.Lock()
 		defer i.op.Unlock()
 		bound := i.p.closes
-		if i.stuck {
+		if i.stuck && unanswered {
 			bound = i.p.connects
 		}
 		err := bound.do(func() error { return sysErr("rdma_destroy_id", int(C.rc_destroy_id(i.c))) })

@@ -147,6 +147,7 @@ type machine struct {
 	mu      sync.Mutex
 	state   state
 	up      bool        // it was established once
+	gaveUp  bool        // a step was given up: the kernel may still be at it
 	cause   error       // why it ended, where an event says so
 	step    chan answer // capacity 1: to the step that waits
 	notify  func(cm.Event)
@@ -215,6 +216,7 @@ func (m *machine) await(ctx context.Context) (event, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state != stateClosed {
+		m.gaveUp = m.gaveUp || m.state != stateEnded && m.state != stateEstablished
 		m.state = stateEnded
 	}
 	return event{}, ctx.Err()
@@ -231,13 +233,17 @@ func (m *machine) fail(err error) {
 	}
 }
 
-// close makes the machine deaf and ends a waiting step.
-func (m *machine) close() {
+// close makes the machine deaf and ends a waiting step. It reports whether a step was left without an answer.
+func (m *machine) close() (unanswered bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if _, waiting := waits[m.state]; waiting {
+		m.gaveUp = true
+	}
 	m.state = stateClosed
 	m.pending = nil
 	m.reply(answer{err: verbs.ErrClosed})
+	return m.gaveUp
 }
 
 // established reports whether there is or was a connection. ErrClosed once closed.
@@ -248,6 +254,15 @@ func (m *machine) established() (bool, error) {
 		return false, verbs.ErrClosed
 	}
 	return m.up, nil
+}
+
+// begun reports whether the connection is being made, or was.
+func (m *machine) begun() bool {
+	switch m.now() {
+	case stateConnecting, stateAccepting, stateEstablished, stateEnded:
+		return true
+	}
+	return false
 }
 
 func (m *machine) now() state {
@@ -273,7 +288,7 @@ func (m *machine) deliver() {
 	go func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		for len(m.pending) > 0 {
+		for len(m.pending) > 0 && m.notify != nil {
 			ev, f := m.pending[0], m.notify
 			m.pending = m.pending[1:]
 			m.mu.Unlock()

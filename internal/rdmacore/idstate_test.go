@@ -172,3 +172,44 @@ func TestNotifyOrder(t *testing.T) {
 		}
 	})
 }
+
+// TestNotifyNobody: taking the function away while events are pending keeps them for the next.
+func TestNotifyNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(stateEstablished)
+		m.handle(event{typ: cm.AddrChange})
+		m.handle(event{typ: cm.Disconnected})
+		m.setNotify(func(cm.Event) { m.setNotify(nil) })
+		synctest.Wait()
+		var got []cm.EventType
+		m.setNotify(func(ev cm.Event) { got = append(got, ev.Type) })
+		synctest.Wait()
+		if len(got) != 1 || got[0] != cm.Disconnected {
+			t.Errorf("told of %v", got)
+		}
+	})
+}
+
+// TestUnanswered: whether the kernel may still be at a step when its id is closed.
+func TestUnanswered(t *testing.T) {
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	for what, c := range map[string]struct {
+		f    func(*machine)
+		want bool
+	}{
+		"running":           {func(*machine) {}, true},
+		"given up":          {func(m *machine) { m.await(cancelled) }, true},
+		"refused":           {func(m *machine) { m.handle(event{typ: cm.Rejected}) }, false},
+		"refused in C":      {func(m *machine) { m.fail(syscall.ECONNREFUSED) }, false},
+		"established":       {func(m *machine) { m.handle(event{typ: cm.Established}) }, false},
+		"and over":          {func(m *machine) { m.handle(event{typ: cm.Established}); m.handle(event{typ: cm.Disconnected}) }, false},
+		"answer not wanted": {func(m *machine) { m.handle(event{typ: cm.Rejected}); m.await(cancelled) }, false},
+	} {
+		m := newMachine(stateConnecting)
+		c.f(m)
+		if got := m.close(); got != c.want {
+			t.Errorf("%s: unanswered %v", what, got)
+		}
+	}
+}

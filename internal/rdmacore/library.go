@@ -9,11 +9,11 @@ package rdmacore
 import "C"
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"github.com/rconn/rdma/verbs"
@@ -26,16 +26,26 @@ var loadLibrary = sync.OnceValue(func() error {
 	case 0:
 		return nil
 	case C.RC_NO_HEADERS:
+		// Go's build cache does not know of headers that a file looks for with __has_include.
 		return noDevice("this program was built without the headers of rdma-core; install libibverbs-dev and librdmacm-dev " +
-			"(Debian, Ubuntu) or rdma-core-devel and build again")
+			"(Debian, Ubuntu) or rdma-core-devel, run \"go clean -cache\" (the build cache does not notice C headers) and build " +
+			"again, or build with -a")
 	}
-	return noDevice("%s; install libibverbs1, librdmacm1 and ibverbs-providers (Debian, Ubuntu) or rdma-core",
+	return noDevice("%s; install or update libibverbs1, librdmacm1 and ibverbs-providers (Debian, Ubuntu) or rdma-core",
 		C.GoString(&text[0]))
 })
 
 const (
 	sysDevices = "/sys/class/infiniband"
 	devCM      = "/dev/infiniband/rdma_cm"
+	devVerbs   = "/dev/infiniband/uverbs*"
+)
+
+// For faccessat, as in fcntl.h and unistd.h.
+const (
+	atFdcwd   = -100
+	atEaccess = 0x200
+	readWrite = 6
 )
 
 // ready says whether devices can be used, in terms of what to do. It looks before librdmacm does, whose errors say less.
@@ -43,20 +53,27 @@ func ready() error {
 	if err := loadLibrary(); err != nil {
 		return err
 	}
-	if list, err := os.ReadDir(sysDevices); err != nil || len(list) == 0 {
+	list, err := os.ReadDir(sysDevices)
+	switch {
+	case exhausted(err):
+		return err
+	case len(list) == 0:
 		return noDevice("the kernel has none; load the driver of the RDMA card, or make one in software " +
 			"(rdma link add rxe0 type rxe netdev eth0)")
 	}
 	f, err := os.OpenFile(devCM, os.O_RDWR, 0)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return noDevice("%s is missing: modprobe rdma_ucm", devCM)
-	case err != nil:
-		return noDevice("%v", err)
+	if err != nil {
+		return openErr(err, "rdma_ucm")
 	}
 	f.Close()
-	if list, _ := filepath.Glob("/dev/infiniband/uverbs*"); len(list) == 0 {
-		return noDevice("/dev/infiniband/uverbs* is missing: modprobe ib_uverbs")
+	nodes, _ := filepath.Glob(devVerbs)
+	if len(nodes) == 0 {
+		return openErr(&fs.PathError{Op: "open", Path: devVerbs, Err: syscall.ENOENT}, "ib_uverbs")
+	}
+	for _, node := range nodes { // librdmacm opens all or none
+		if err := syscall.Faccessat(atFdcwd, node, readWrite, atEaccess); err == syscall.EACCES {
+			return openErr(&fs.PathError{Op: "open", Path: node, Err: err}, "ib_uverbs")
+		}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package rdmacore
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/rconn/rdma/cm"
 )
@@ -20,6 +21,19 @@ const (
 	// connected or given up.
 	maxBlockedConnects = 16
 )
+
+// grace is how much longer than the context the kernel may try, so that the context's error wins.
+const grace = time.Second
+
+// kernelTimeout is how long the kernel may try, in milliseconds: at most limit, and not much longer than ctx.
+func kernelTimeout(ctx context.Context, limit time.Duration) int {
+	if deadline, ok := ctx.Deadline(); ok {
+		if left := time.Until(deadline); left < limit { // which may be far from what an int holds
+			limit = min(limit, max(left, 0)+grace)
+		}
+	}
+	return int(limit.Milliseconds())
+}
 
 // slots bounds how many calls run at once.
 type slots chan struct{}

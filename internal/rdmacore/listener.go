@@ -9,6 +9,7 @@ import "C"
 
 import (
 	"context"
+	"math"
 	"net/netip"
 	"sync"
 
@@ -56,6 +57,7 @@ func (p *provider) Listen(local netip.AddrPort, o cm.ListenOptions) (cm.Listener
 	if l.backlog <= 0 {
 		l.backlog = cm.DefaultBacklog
 	}
+	l.backlog = min(l.backlog, math.MaxInt32)
 	l.handle = p.cm.ids.add(l)
 	if err := p.calls.do(func() error { return l.listen(&sockaddr, addr.Addr().Is6()) }); err != nil {
 		p.cm.ids.remove(l.handle)
@@ -91,13 +93,14 @@ func (l *listener) Accept(ctx context.Context) (cm.Request, error) {
 	}
 	for {
 		if err := ctx.Err(); err != nil {
+			l.pass()
 			return fail(err)
 		}
 		i, err := l.next()
 		switch {
 		case err != nil:
 			return fail(err)
-		case i != nil && i.bind() == nil:
+		case i != nil && i.m.now() == stateRequested && i.bind() == nil:
 			return i, nil
 		case i != nil:
 			go i.Close()
@@ -127,6 +130,15 @@ func (l *listener) next() (*id, error) {
 		l.signal() // for another Accept
 	}
 	return i, nil
+}
+
+// pass leaves what may have woken this Accept, which does not take it, to another.
+func (l *listener) pass() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.queue) > 0 {
+		l.signal()
+	}
 }
 
 func (l *listener) signal() {

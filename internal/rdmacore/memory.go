@@ -100,15 +100,23 @@ func (m *mr) LKey() uint32 { return m.lkey }
 
 func (m *mr) RKey() uint32 { return m.rkey }
 
+// Close leaves the memory mapped if the kernel refuses to unmap it (it may when that splits a mapping and there are too many): the
+// region is gone, and a second Close must not deregister it again.
 func (m *mr) Close() error {
-	return m.refs.close(func() error {
+	var unmap error
+	err := m.refs.close(func() error {
 		err := m.pd.dev.p.calls.do(func() error { return sysErr("ibv_dereg_mr", int(C.rc_dereg_mr(m.c))) })
 		if err != nil {
 			return err
 		}
+		unmap = os.NewSyscallError("munmap", syscall.Munmap(m.mem))
 		m.pd.refs.release()
-		return os.NewSyscallError("munmap", syscall.Munmap(m.mem))
+		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return unmap
 }
 
 // memlock returns what the process has pinned and RLIMIT_MEMLOCK, in bytes.

@@ -5,6 +5,9 @@ import (
 	"github.com/rconn/rdma/verbs"
 )
 
+// maxRNRTimer is the last of IBTA's table 45.
+const maxRNRTimer = 31
+
 // checkConnParam refuses what cannot be sent or programmed, by name.
 func checkConnParam(attr *verbs.DeviceAttr, p *cm.ConnParam, private int) error {
 	if err := checkPrivate(p.PrivateData, private); err != nil {
@@ -20,7 +23,7 @@ func checkConnParam(attr *verbs.DeviceAttr, p *cm.ConnParam, private int) error 
 		{"retries", p.RetryCount, 7},
 		{"RNR retries", p.RNRRetryCount, 7},
 		{"ack timeout", p.AckTimeout, 31},
-		{"RNR timer", p.MinRNRTimer, 31},
+		{"RNR timer", p.MinRNRTimer, maxRNRTimer},
 	} {
 		if int(l.got) > l.max {
 			return &verbs.LimitError{What: l.what, Got: uint64(l.got), Max: uint64(l.max)}

@@ -12,6 +12,8 @@ package rdmacore
 import "C"
 
 import (
+	"fmt"
+	"syscall"
 	"unsafe"
 
 	"github.com/rconn/rdma/verbs"
@@ -21,7 +23,7 @@ import (
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	q.send.mu.Lock()
 	defer q.send.mu.Unlock()
-	if err := q.mayPost(&q.send); err != nil {
+	if err := q.maySend(); err != nil {
 		return 0, err
 	}
 	done := 0
@@ -73,6 +75,29 @@ func (q *qp) mayPost(s *queue) error {
 	}
 	return q.id.dev.check()
 }
+
+// maySend refuses requests before the connection is made. The libraries of Linux's software devices put them into the queue first and ask the
+// kernel then, which says EINVAL, and later sends them all the same.
+func (q *qp) maySend() error {
+	if err := q.mayPost(&q.send); err != nil || q.connected {
+		return err
+	}
+	if q.id.dev.attr.Transport == verbs.TransportIWARP { // siw tells no state
+		q.connected = q.id.m.begun()
+	} else {
+		var a C.struct_rc_qp_attr
+		if err := sysErr("ibv_query_qp", int(C.rc_query_qp(q.send.c, &a))); err != nil {
+			return err
+		}
+		q.connected = verbs.QPState(a.state) >= verbs.QPRTS
+	}
+	if !q.connected {
+		return errNotConnected
+	}
+	return nil
+}
+
+var errNotConnected = fmt.Errorf("%w: PostSend before the connection is made", syscall.EINVAL)
 
 // encodeSends writes requests until one is wrong, and returns how many it wrote and what is wrong with the next.
 func (q *qp) encodeSends(wrs []verbs.SendWR) (int, error) {

@@ -68,7 +68,7 @@ func (p *provider) refreshLocked() ([]*device, error) {
 	var list **C.struct_ibv_context
 	var n C.int
 	if err := sysErr("rdma_get_devices", int(C.rc_get_devices(&list, &n))); err != nil {
-		return nil, noDevice("%v", err)
+		return nil, libraryErr(err)
 	}
 	defer C.free(unsafe.Pointer(list))
 

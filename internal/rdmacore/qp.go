@@ -25,8 +25,9 @@ type qp struct {
 	ops            verbs.OpcodeSet
 	refs           refs
 
-	send queue
-	recv queue
+	send      queue
+	recv      queue
+	connected bool // the send queue takes requests; guarded by send.mu
 }
 
 // queue is one side of a QP.
@@ -171,6 +172,9 @@ func (q *qp) Query() (verbs.QPAttr, error) {
 }
 
 func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+	if err := checkModify(&attr, mask); err != nil {
+		return err
+	}
 	q.send.mu.Lock()
 	defer q.send.mu.Unlock()
 	if q.send.c == nil {

@@ -11,6 +11,8 @@ type refs struct {
 	mu     sync.Mutex
 	n      int
 	closed bool
+
+	closing sync.Mutex // held by close: a second one returns when the object is gone, not before
 }
 
 // acquire takes a reference, or ErrClosed.
@@ -43,6 +45,8 @@ func (r *refs) open() error {
 // close destroys the object with destroy unless it is in use (ErrBusy) or closed already (nil). If destroy fails the
 // object stays open.
 func (r *refs) close(destroy func() error) error {
+	r.closing.Lock()
+	defer r.closing.Unlock()
 	r.mu.Lock()
 	switch {
 	case r.closed:

@@ -184,6 +184,7 @@ struct rc_cm_event {
 };
 
 RC_FN int rc_cm_open(struct rdma_event_channel **channel, int *fd);
+RC_FN void rc_cm_close(struct rdma_event_channel *channel);
 RC_FN int rc_cm_event(struct rdma_event_channel *channel, struct rc_cm_event *out); // acknowledged already
 RC_FN int rc_create_id(struct rdma_event_channel *channel, uint64_t handle, struct rdma_cm_id **id);
 RC_FN void rc_set_handle(struct rdma_cm_id *id, uint64_t handle);

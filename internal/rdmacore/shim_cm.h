@@ -9,8 +9,13 @@ static inline int rc_cm_open(struct rdma_event_channel **channel, int *fd)
 	if (!*channel)
 		return rc_errno(1);
 	*fd = (*channel)->fd;
-	return rc_nonblock(*fd);
+	int err = rc_nonblock(*fd);
+	if (err)
+		rc_api.rdma_destroy_event_channel(*channel);
+	return err;
 }
+
+static inline void rc_cm_close(struct rdma_event_channel *channel) { rc_api.rdma_destroy_event_channel(channel); }
 
 static inline int rc_cm_event(struct rdma_event_channel *channel, struct rc_cm_event *out)
 {

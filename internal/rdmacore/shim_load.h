@@ -44,6 +44,7 @@
 	X(rdma_create_event_channel) \
 	X(rdma_create_id)      \
 	X(rdma_create_qp)      \
+	X(rdma_destroy_event_channel) \
 	X(rdma_destroy_id)     \
 	X(rdma_disconnect)     \
 	X(rdma_free_devices)   \
@@ -82,7 +83,7 @@ static inline int rc_load(char *text, size_t size)
 		return -1;
 #define RC_FIND(library, name)                                              \
 	if (!(rc_api.name = (__typeof__(rc_api.name))dlsym(library, #name))) { \
-		snprintf(text, size, "no function " #name " in the library");  \
+		snprintf(text, size, #name " is missing, the library is too old"); \
 		return -1;                                                     \
 	}
 #define RC_FIND_VERBS(name) RC_FIND(verbs, name)

@@ -37,6 +37,17 @@ func checkQPOptions(device string, attr *verbs.DeviceAttr, o *verbs.QPOptions) e
 	return nil
 }
 
+// checkModify refuses what cannot be written. Not every device would.
+func checkModify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	switch {
+	case mask&^(verbs.AttrState|verbs.AttrMinRNRTimer) != 0:
+		return fmt.Errorf("%w: an attribute that cannot be written", syscall.EINVAL)
+	case mask&verbs.AttrMinRNRTimer != 0 && attr.MinRNRTimer > maxRNRTimer:
+		return &verbs.LimitError{What: "RNR timer", Got: uint64(attr.MinRNRTimer), Max: maxRNRTimer}
+	}
+	return nil
+}
+
 // maxInline bounds the buffer that a QP has for inline payload. No device takes as much.
 const maxInline = 4096
 

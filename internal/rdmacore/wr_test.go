@@ -82,3 +82,19 @@ func TestCheckConnParam(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckModify(t *testing.T) {
+	const both = verbs.AttrState | verbs.AttrMinRNRTimer
+	if err := checkModify(&verbs.QPAttr{MinRNRTimer: 31}, both); err != nil {
+		t.Error(err)
+	}
+	if err := checkModify(&verbs.QPAttr{MinRNRTimer: 32}, verbs.AttrState); err != nil {
+		t.Error(err) // not written
+	}
+	if err := checkModify(&verbs.QPAttr{MinRNRTimer: 32}, both); !errors.Is(err, syscall.EINVAL) {
+		t.Error(err)
+	}
+	if err := checkModify(&verbs.QPAttr{}, both+1<<2); !errors.Is(err, syscall.EINVAL) {
+		t.Error(err)
+	}
+}

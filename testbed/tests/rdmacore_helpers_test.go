@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -198,7 +199,17 @@ func listen(t *testing.T, at string) cm.Listener {
 var closing sync.WaitGroup
 
 // dial makes the dialing end of a connection, with receives posted.
-func dial(ctx context.Context, to netip.AddrPort, p cm.ConnParam) (*end, cm.ConnParam, error) {
+func dial(ctx context.Context, to netip.AddrPort, p cm.ConnParam) (e *end, reply cm.ConnParam, err error) {
+	// On siw the RDMA CM may pick a local port that TCP still holds for an earlier connection to the same listener.
+	for range 3 {
+		if e, reply, err = dialOnce(ctx, to, p); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			break
+		}
+	}
+	return e, reply, err
+}
+
+func dialOnce(ctx context.Context, to netip.AddrPort, p cm.ConnParam) (*end, cm.ConnParam, error) {
 	id, err := system.Resolve(ctx, netip.AddrPort{}, to)
 	if err != nil {
 		return nil, cm.ConnParam{}, err
