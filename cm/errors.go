@@ -52,7 +52,7 @@ func (e *RejectedError) Error() string {
 	case RejectNoListener:
 		return "connection refused: nobody listens"
 	case RejectConsumer:
-		return "connection refused by the peer's program"
+		return "connection refused by the peer: by its program, or because nobody listens on that address"
 	case int(syscall.ECONNREFUSED):
 		return "connection refused"
 	}

@@ -51,6 +51,13 @@ func lookup(ctx context.Context, r *net.Resolver, network, address string) ([]ne
 	if host == "" {
 		return nil, port, nil
 	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		// The resolver would lose the zone.
+		if ip = ip.Unmap(); f != anyFamily && ip.Is4() != (f == ipv4) {
+			return nil, 0, &net.AddrError{Err: "no suitable address found", Addr: host}
+		}
+		return []netip.AddrPort{netip.AddrPortFrom(ip, uint16(port))}, port, nil
+	}
 	ips, err := r.LookupNetIP(ctx, f.lookupNetwork(), host)
 	if err != nil {
 		return nil, 0, err

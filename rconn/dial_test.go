@@ -270,3 +270,15 @@ func TestDialUnspecified(t *testing.T) {
 	_, err := n.dialer().Dial("rdma6", ":1")
 	require.ErrorContains(t, err, "[::1]:1")
 }
+
+// fault: CONN-4
+func TestLookupKeepsZone(t *testing.T) {
+	addrs, port, err := lookup(t.Context(), nil, "tcp", "[fe80::1%lo]:http")
+	require.NoError(t, err)
+	require.Equal(t, 80, port)
+	require.Equal(t, []netip.AddrPort{netip.MustParseAddrPort("[fe80::1%lo]:80")}, addrs)
+	for network, address := range map[string]string{"tcp4": "[fe80::1]:80", "rdma6": "10.0.0.1:80", "tcp6": "[::ffff:10.0.0.1]:80"} {
+		_, _, err := lookup(t.Context(), nil, network, address)
+		require.Error(t, err, network)
+	}
+}

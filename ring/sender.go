@@ -1,6 +1,10 @@
 package ring
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"unsafe"
+)
 
 // sender is the sending half of a stream: the send ring, what the peer lets us write, and the send queue.
 type sender struct {
@@ -84,12 +88,20 @@ func (s *sender) grant(limit uint16) error {
 	return nil
 }
 
+// arriving tells whether an entry is not there yet. On iWARP the device may be writing it at this moment, so its length, which is
+// written last, is looked at before the rest, in one piece.
+func arriving(b []byte) bool {
+	word := atomic.LoadUint64((*uint64)(unsafe.Pointer(&b[8])))
+	var le [8]byte
+	binary.NativeEndian.PutUint64(le[:], word)
+	return binary.LittleEndian.Uint32(le[4:]) == 0
+}
+
 // takeEntry takes the table entry that the peer has written, if there is one. It reads one only: the entry after it may
 // be in the middle of being written.
 func (s *sender) takeEntry(must bool) error {
 	b := s.table[s.next*entrySize:][:entrySize]
-	// The length is looked at before the rest, since it is written last: the entry may be arriving just now.
-	if !must && binary.LittleEndian.Uint32(b[entrySize-4:]) == 0 {
+	if !must && arriving(b) {
 		return nil
 	}
 	g := entry(b, binary.LittleEndian)

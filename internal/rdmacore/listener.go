@@ -9,9 +9,13 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"math"
+	"net"
 	"net/netip"
+	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/rconn/rdma/cm"
 	"github.com/rconn/rdma/verbs"
@@ -61,11 +65,24 @@ func (p *provider) Listen(local netip.AddrPort, o cm.ListenOptions) (cm.Listener
 	l.handle = p.cm.ids.add(l)
 	if err := p.calls.do(func() error { return l.listen(&sockaddr, addr.Addr().Is6()) }); err != nil {
 		p.cm.ids.remove(l.handle)
+		if errors.Is(err, syscall.EADDRNOTAVAIL) && isLocal(addr.Addr()) {
+			// The RDMA CM's word for a port of which another listener has all addresses, or one of those wanted.
+			err = sysErr("rdma_listen", int(syscall.EADDRINUSE))
+		}
 		return fail(addrErr(err))
 	}
 	bound, _ := idAddrs(l.c)
 	l.addr = withZone(bound, addr.Addr().Zone())
 	return l, nil
+}
+
+// isLocal tells whether ip is unspecified or an address of this host.
+func isLocal(ip netip.Addr) bool {
+	addrs, err := net.InterfaceAddrs()
+	return err == nil && (ip.IsUnspecified() || slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.Equal(ip.WithZone("").AsSlice())
+	}))
 }
 
 func (l *listener) listen(sockaddr *[sockaddrSize]byte, only6 bool) error {

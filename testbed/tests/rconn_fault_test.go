@@ -227,3 +227,65 @@ func TestFreshRxeStreamRemoval(t *testing.T) {
 	go c.Close()
 	a.Close()
 }
+
+// A port that another listener has is EADDRINUSE, whichever of the two has all addresses.
+func TestBothStreamPortInUse(t *testing.T) {
+	for _, first := range []string{addr, "0.0.0.0"} {
+		ln, err := rconn.Listen("rdma4", net.JoinHostPort(first, "7005"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, second := range []string{addr, "0.0.0.0"} {
+			if _, err := rconn.Listen("rdma4", net.JoinHostPort(second, "7005")); !errors.Is(err, syscall.EADDRINUSE) {
+				t.Errorf("%s after %s: %v", second, first, err)
+			}
+		}
+		ln.Close()
+	}
+	if _, err := rconn.Listen("rdma4", "192.0.2.1:7005"); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("an address of nobody: %v", err)
+	}
+}
+
+// Zones of link-local addresses are kept, at both ends.
+//
+// fault: CONN-4
+func TestBothStreamZone(t *testing.T) {
+	dev, err := net.InterfaceByName("d0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addrs, err := dev.Addrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		ip := a.(*net.IPNet).IP
+		if !ip.IsLinkLocalUnicast() || ip.To4() != nil {
+			continue
+		}
+		ln, err := rconn.Listen("rdma", "["+ip.String()+"%d0]:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		d := rconn.Dialer{Timeout: patience}
+		c, err := d.Dial("rdma", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range []net.Addr{ln.Addr(), c.LocalAddr(), c.RemoteAddr(), peer.LocalAddr(), peer.RemoteAddr()} {
+			if a.(*net.TCPAddr).Zone != "d0" {
+				t.Errorf("%v has lost its zone", a)
+			}
+		}
+		go c.Close()
+		peer.Close()
+		return
+	}
+	t.Fatal("d0 has no link-local address")
+}

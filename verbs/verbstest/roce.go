@@ -1,8 +1,11 @@
 package verbstest
 
 import (
+	"encoding/binary"
 	"slices"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/rconn/rdma/verbs"
 )
@@ -98,7 +101,7 @@ func (q *qp) serve(r *sendReq, payload []byte) verbs.Status {
 				q.fatal(verbs.EventQPAccessErr)
 				return verbs.StatusRemAccessErr
 			}
-			copy(to, payload)
+			place(to, payload)
 		}
 		if r.Opcode == verbs.OpRDMAWriteWithImm {
 			q.completeRecv(verbs.Completion{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ByteLen: uint32(n), Imm: r.Imm})
@@ -108,6 +111,18 @@ func (q *qp) serve(r *sendReq, payload []byte) verbs.Status {
 		return q.receive(payload)
 	}
 	return verbs.StatusSuccess
+}
+
+// place writes a payload to registered memory. Small ones in whole words, as a device would: some protocols look at memory that is
+// being written.
+func place(to, payload []byte) {
+	if len(payload) != 16 || uintptr(unsafe.Pointer(&to[0]))%8 != 0 {
+		copy(to, payload)
+		return
+	}
+	for i := 0; i < len(payload); i += 8 {
+		atomic.StoreUint64((*uint64)(unsafe.Pointer(&to[i])), binary.NativeEndian.Uint64(payload[i:]))
+	}
 }
 
 // receive puts the payload of a SEND into the oldest receive request.
