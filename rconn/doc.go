@@ -21,7 +21,9 @@
 //	syscall.ECONNRESET        the connection broke; errors.As finds a *verbs.CompletionError where there is one
 //	syscall.EPIPE             write after CloseWrite, or after the peer has disconnected
 //	syscall.EHOSTUNREACH, ENETUNREACH, ETIMEDOUT   while dialing
-//	verbs.ErrNoDevice         no RDMA device serves the address; also errors.ErrUnsupported
+//	syscall.EADDRINUSE, EADDRNOTAVAIL              while listening
+//	syscall.ENOMEM            locked memory is limited (ulimit -l)
+//	verbs.ErrNoDevice         no RDMA device serves the address, or it is a loopback address; also errors.ErrUnsupported
 //	context's errors          the context of a dial ended first
 //
 // # What Write and Close promise

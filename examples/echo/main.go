@@ -19,6 +19,10 @@ func main() {
 	listen := flag.String("listen", "", "serve on this `address`")
 	size := bytesFlag(64 << 20)
 	flag.Var(&size, "size", "how much to send: bytes, or a number with KiB, MiB or GiB")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: echo -listen ADDRESS\n       echo [-size N] ADDRESS")
+		flag.PrintDefaults()
+	}
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

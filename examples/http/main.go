@@ -25,6 +25,10 @@ func main() {
 	listen := flag.String("listen", "", "serve on this `address`")
 	dir := flag.String("dir", ".", "the folder to serve")
 	out := flag.String("o", os.DevNull, "write what was fetched to this `file`")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: http -listen ADDRESS [-dir DIR]\n       http [-o FILE] URL")
+		flag.PrintDefaults()
+	}
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -30,6 +30,10 @@ func main() {
 	n := flag.Int("n", 1000, "round trips")
 	size := flag.Int("size", 64, "bytes written each way, 1 to 1 MiB")
 	spin := flag.Duration("spin", 20*time.Microsecond, "watch for a completion this long before sleeping")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: ping -listen IP:PORT\n       ping [flags] IP:PORT")
+		flag.PrintDefaults()
+	}
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -56,7 +60,7 @@ func main() {
 func serve(ctx context.Context, address string, once bool, spin time.Duration) error {
 	addr, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return err
+		return fmt.Errorf("want IP:port, such as 10.9.0.1:7000: %w", err)
 	}
 	ln, err := listenOn(addr)
 	if err != nil {
