@@ -48,7 +48,7 @@ func TestErrors(t *testing.T) {
 	require.EqualError(t, &cm.Error{Op: "listen", Err: errors.New("no")}, "rdma listen: no")
 
 	for reason, text := range map[int]string{
-		cm.RejectConsumer:         "connection refused by the peer's program",
+		cm.RejectConsumer:         "connection refused by the peer: by its program, or because nobody listens on that address",
 		int(syscall.ECONNREFUSED): "connection refused",
 		4:                         "connection refused (reason 4)",
 	} {
