@@ -67,6 +67,15 @@ type SendWR struct {
 	// RemoteAddr and RKey name the peer's memory, for WRITE, READ and atomics.
 	RemoteAddr uint64
 	RKey       uint32
+
+	// CompareAdd is what OpAtomicFetchAndAdd adds, and what OpAtomicCmpAndSwp compares with; Swap is what the latter then
+	// stores. An atomic works on eight bytes at RemoteAddr, which must be a multiple of 8; what was there before goes to the eight
+	// bytes of SGL, both as a number in the byte order of the host that holds it.
+	CompareAdd uint64
+	Swap       uint64
+
+	// InvalidateRKey is the key of the peer's memory that OpSendWithInv makes invalid there.
+	InvalidateRKey uint32
 }
 
 // RecvWR is a work request for a receive queue.
