@@ -44,6 +44,9 @@ type Listener interface {
 	// Addr is the local address, with the real port.
 	Addr() netip.AddrPort
 
+	// Device is the device that serves the address; nil when the address is unspecified, which any may serve.
+	Device() verbs.Device
+
 	// Accept waits for the next request, until ctx is done or the listener is closed (verbs.ErrClosed).
 	Accept(ctx context.Context) (Request, error)
 

@@ -27,6 +27,7 @@ type listener struct {
 	handle  uint64
 	c       *C.struct_rdma_cm_id
 	addr    netip.AddrPort
+	dev     verbs.Device // nil if addr is unspecified
 	backlog int
 	m       *machine
 	refs    refs
@@ -73,6 +74,11 @@ func (p *provider) Listen(local netip.AddrPort, o cm.ListenOptions) (cm.Listener
 	}
 	bound, _ := idAddrs(l.c)
 	l.addr = withZone(bound, addr.Addr().Zone())
+	if ctx := C.rc_id_context(l.c); ctx != nil && !addr.Addr().IsUnspecified() {
+		if l.dev, err = p.deviceOf(ctx); err != nil {
+			return fail(errors.Join(err, l.Close()))
+		}
+	}
 	return l, nil
 }
 
@@ -102,6 +108,8 @@ func (l *listener) listen(sockaddr *[sockaddrSize]byte, only6 bool) error {
 }
 
 func (l *listener) Addr() netip.AddrPort { return l.addr }
+
+func (l *listener) Device() verbs.Device { return l.dev }
 
 // Accept skips requests whose device is gone, and those that their peers have given up as far as the kernel tells.
 func (l *listener) Accept(ctx context.Context) (cm.Request, error) {

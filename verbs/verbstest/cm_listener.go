@@ -14,6 +14,7 @@ import (
 type listener struct {
 	host    *Host
 	addr    netip.AddrPort
+	dev     verbs.Device // nil if addr is unspecified
 	backlog int
 	queue   []*id
 	changed chan struct{} // closed, and made anew, when there is something to look at
@@ -33,6 +34,9 @@ func (h *Host) Listen(local netip.AddrPort, o cm.ListenOptions) (cm.Listener, er
 		return nil, &cm.Error{Op: "listen", Addr: local, Err: err}
 	}
 	l := &listener{host: h, addr: addr, backlog: o.Backlog, changed: make(chan struct{})}
+	if i := slices.IndexFunc(h.devices, func(d *Device) bool { return d.has(addr.Addr()) }); i >= 0 {
+		l.dev = h.devices[i]
+	}
 	if l.backlog <= 0 {
 		l.backlog = cm.DefaultBacklog
 	}
@@ -96,6 +100,8 @@ func (l *listener) signal() {
 }
 
 func (l *listener) Addr() netip.AddrPort { return l.addr }
+
+func (l *listener) Device() verbs.Device { return l.dev }
 
 func (l *listener) Accept(ctx context.Context) (cm.Request, error) {
 	fail := func(err error) (cm.Request, error) {
