@@ -12,6 +12,11 @@ import (
 // Config shapes connections. The zero value is usable; each field says what its zero means. A copy is taken when a
 // connection is made.
 type Config struct {
+	// Device restricts the choice of device: the name of one, such as "mlx5_0", or "software" for the software device, or
+	// "no-software" for all but that. Where it does not serve the address, Dial and Listen fail with verbs.ErrNoDevice.
+	// Empty: what the environment variable RCONN_DEVICE says, and if that is empty too, any device.
+	Device string
+
 	// SendBuffer and RecvBuffer are the sizes in bytes of the rings that a connection registers: pinned memory. The
 	// receive ring bounds what a peer may have under way. 0: 512 KiB. 2 bytes to 1 GiB; an odd RecvBuffer is rounded up.
 	SendBuffer, RecvBuffer int
@@ -76,6 +81,7 @@ func orDefault[T comparable](v, d T) T {
 
 // populate returns a copy with the defaults filled in, or says what is out of bounds.
 func (c Config) populate() (Config, error) {
+	c.Device = chosenDevice(c.Device)
 	c.SendBuffer = orDefault(c.SendBuffer, defaultBuffer)
 	c.RecvBuffer = orDefault(c.RecvBuffer, defaultBuffer)
 	c.RecvBuffer += c.RecvBuffer & 1

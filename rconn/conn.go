@@ -53,6 +53,7 @@ func newConn(network string, ep *endpoint, cfg Config) *Conn {
 	c.wr.init(func() bool { return c.writable() || c.writeError() != nil }, c.kick)
 	c.closing.init(c.drained, c.kick)
 	ep.id.Notify(c.event)
+	cfg.announce(c.Device())
 	cfg.Logger.Debug("rdma connection", "local", c.laddr, "remote", c.raddr, "device", c.Device().Name(),
 		"transport", c.Device().Attr().Transport)
 

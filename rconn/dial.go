@@ -8,10 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rconn/rdma"
 	"github.com/rconn/rdma/cm"
 	"github.com/rconn/rdma/ring"
-	"github.com/rconn/rdma/verbs"
 )
 
 // Dialer makes connections, as net.Dialer does. The zero value is usable.
@@ -25,8 +23,13 @@ type Dialer struct {
 	// Resolver looks names up. Nil: net.DefaultResolver.
 	Resolver *net.Resolver
 
-	// Providers are asked in order for a device that serves the address. Nil: rdma.Providers().
+	// Providers are asked in order for a device that serves the address. Nil: rdma.Providers(), which ends with the software
+	// device.
 	Providers []cm.Provider
+
+	// FallbackDelay is how long one provider's device has to connect before the next one is tried beside it; when it fails, the next
+	// one's turn is at once. The first connection is taken. 0: 250 ms. Negative: the next one has to wait.
+	FallbackDelay time.Duration
 
 	// Config shapes the connections.
 	Config Config
@@ -75,8 +78,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, net.
 	return c, tcpAddr(addrs[0]), err
 }
 
-// toDial puts this host's loopback address for no host and for an unspecified one, as package net does. Loopback is not
-// RDMA's, but the error will say so.
+// toDial puts this host's loopback address for no host and for an unspecified one, as package net does.
 func toDial(network string, addrs []netip.AddrPort, port int) []netip.AddrPort {
 	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if f, _ := parseNetwork(network); f == ipv6 {
@@ -139,27 +141,26 @@ func (d *Dialer) local() (netip.AddrPort, error) {
 	}
 }
 
-// dialAddr asks the providers in order; only one that has no device for the address hands on to the next.
+// dialAddr connects to one address, by the first provider whose device can.
 func (d *Dialer) dialAddr(ctx context.Context, network string, local, remote netip.AddrPort, cfg Config) (*Conn, error) {
-	providers := d.Providers
-	if providers == nil {
-		providers = rdma.Providers()
+	providers, err := cfg.choose(d.Providers)
+	if err != nil {
+		return nil, err
 	}
-	err := error(verbs.ErrNoDevice)
-	for _, p := range providers {
-		var c *Conn
+	delay := orDefault(d.FallbackDelay, defaultFallbackDelay)
+	return race(ctx, len(providers), delay, func(ctx context.Context, way int) (c *Conn, err error) {
 		for range portTries {
-			c, err = dialOn(ctx, p, network, local, remote, cfg)
+			c, err = dialOn(ctx, providers[way], network, local, remote, cfg)
 			if local.Port() != 0 || !errors.Is(err, syscall.EADDRNOTAVAIL) {
 				break
 			}
 		}
-		if !errors.Is(err, verbs.ErrNoDevice) {
-			return c, err
-		}
-	}
-	return nil, err
+		return c, err
+	})
 }
+
+// defaultFallbackDelay is as in package net, which has it from RFC 6555, section 5.
+const defaultFallbackDelay = 250 * time.Millisecond
 
 // portTries is how many local ports are tried: on a kernel's iWARP device the RDMA CM may pick one that TCP still holds for an earlier
 // connection to the same peer. Package net tries as often.
@@ -169,6 +170,9 @@ func dialOn(ctx context.Context, p cm.Provider, network string, local, remote ne
 	id, err := p.Resolve(ctx, local, remote)
 	if err != nil {
 		return nil, err
+	}
+	if err := cfg.check(id.Device()); err != nil {
+		return nil, errors.Join(err, id.Close())
 	}
 	return connect(ctx, network, id, cfg)
 }

@@ -1,6 +1,7 @@
 package rconn
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"io"
@@ -23,7 +24,7 @@ func serveHTTP(t *testing.T, n *network, h http.Handler) (*http.Client, string) 
 	tr := &http.Transport{DialContext: n.dialer().DialContext}
 	t.Cleanup(func() {
 		tr.CloseIdleConnections()
-		require.NoError(t, srv.Shutdown(t.Context()))
+		require.NoError(t, srv.Shutdown(context.Background())) // t.Context() is over by now
 		require.ErrorIs(t, <-served, http.ErrServerClosed)
 	})
 	return &http.Client{Transport: tr}, "http://" + ln.Addr().String()

@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rconn/rdma"
 	"github.com/rconn/rdma/cm"
 	"github.com/rconn/rdma/ring"
 	"github.com/rconn/rdma/verbs"
@@ -24,8 +23,13 @@ type ListenConfig struct {
 	// Backlog is how many connections may wait for Accept. 0: 128. At most 65535.
 	Backlog int
 
-	// Providers serve the address. Nil: rdma.Providers().
+	// Providers serve the address, all that have a device for it, on one port number. Nil: rdma.Providers(), which ends with the
+	// software device.
 	Providers []cm.Provider
+
+	// TCP is a listener from which the software device takes its connections, instead of one of its own: whoever shares
+	// a TCP port with others hands it in. Its port is the one that is served. It is closed with the Listener.
+	TCP net.Listener
 
 	// Config shapes the connections.
 	Config Config
@@ -58,8 +62,19 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 	if err != nil {
 		return nil, nil, err
 	}
+	providers, err := cfg.choose(lc.Providers)
+	if err != nil {
+		return nil, nil, err
+	}
+	if lc.TCP != nil {
+		if port, err = portOf(lc.TCP, port); err != nil {
+			return nil, nil, err
+		}
+		addrs = withPort(addrs, port)
+	}
 	addrs = toServe(network, addrs, port)
-	lns, err := lc.open(addrs)
+	s := server{cfg: cfg, providers: providers, backlog: lc.Backlog, tcp: lc.TCP}
+	lns, err := s.open(addrs)
 	if err != nil {
 		return nil, tcpAddr(addrs[0]), err
 	}
@@ -78,6 +93,22 @@ func toServe(network string, addrs []netip.AddrPort, port int) []netip.AddrPort 
 	return addrs[i : i+1]
 }
 
+// portOf is the port of a listener that was handed in. Another one cannot be asked for.
+func portOf(tcp net.Listener, port int) (int, error) {
+	a, ok := tcp.Addr().(*net.TCPAddr)
+	if !ok || port != 0 && port != a.Port {
+		return 0, fmt.Errorf("rconn: ListenConfig.TCP has the address %v, which is not port %d of TCP", tcp.Addr(), port)
+	}
+	return a.Port, nil
+}
+
+func withPort(addrs []netip.AddrPort, port int) []netip.AddrPort {
+	for i, a := range addrs {
+		addrs[i] = netip.AddrPortFrom(a.Addr(), uint16(port))
+	}
+	return addrs
+}
+
 // unspecified are the addresses that mean all of this host's.
 func unspecified(network string, port int) []netip.AddrPort {
 	v4 := netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port))
@@ -89,52 +120,6 @@ func unspecified(network string, port int) []netip.AddrPort {
 		return []netip.AddrPort{v6}
 	}
 	return []netip.AddrPort{v6, v4}
-}
-
-// open listens on all addresses with one port number. A number picked by the first may be taken at the second: then it
-// tries again.
-func (lc *ListenConfig) open(addrs []netip.AddrPort) ([]cm.Listener, error) {
-	for try := 0; ; try++ {
-		lns, err := lc.openOnce(addrs)
-		if err == nil {
-			return lns, nil
-		}
-		if addrs[0].Port() != 0 || !errors.Is(err, syscall.EADDRINUSE) || try == 16 {
-			return nil, err
-		}
-	}
-}
-
-func (lc *ListenConfig) openOnce(addrs []netip.AddrPort) ([]cm.Listener, error) {
-	var lns []cm.Listener
-	port := addrs[0].Port()
-	for _, a := range addrs {
-		ln, err := lc.openAddr(netip.AddrPortFrom(a.Addr(), port))
-		if err != nil {
-			for _, ln := range lns {
-				_ = ln.Close()
-			}
-			return nil, err
-		}
-		lns = append(lns, ln)
-		port = ln.Addr().Port()
-	}
-	return lns, nil
-}
-
-func (lc *ListenConfig) openAddr(a netip.AddrPort) (cm.Listener, error) {
-	providers := lc.Providers
-	if providers == nil {
-		providers = rdma.Providers()
-	}
-	err := error(verbs.ErrNoDevice)
-	for _, p := range providers {
-		var ln cm.Listener
-		if ln, err = p.Listen(a, cm.ListenOptions{Backlog: lc.Backlog}); err == nil || !errors.Is(err, verbs.ErrNoDevice) {
-			return ln, err
-		}
-	}
-	return nil, err
 }
 
 // maxHandshakes bounds the connections of a listener that are being made at once. A peer that stops half-way keeps one
@@ -250,6 +235,9 @@ func abort(c *Conn) {
 }
 
 func (l *Listener) handshake(req cm.Request) (*Conn, error) {
+	if err := l.cfg.check(req.Device()); err != nil {
+		return nil, l.refuse(req, err)
+	}
 	peer, err := ring.ParseHandshake(req.Param().PrivateData)
 	if err != nil {
 		return nil, l.refuse(req, err)

@@ -1,0 +1,185 @@
+package rconn
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/verbs"
+)
+
+// server opens the listeners of the devices that serve an address, all on one port number.
+//
+// RDMA and TCP number their ports apart, so a device of the system and the software device can both have the same one. The
+// exception is an iWARP device of the kernel, whose ports are TCP's: it serves its addresses alone. It speaks the software
+// device's wire.
+type server struct {
+	cfg       Config
+	providers []cm.Provider
+	backlog   int
+	tcp       net.Listener // for the software device, nil: its own
+
+	picked bool // the port number is ours to pick
+	lent   bool // tcp was handed on
+	lns    []cm.Listener
+}
+
+// portRetries is how many port numbers are tried until one is free everywhere.
+const portRetries = 16
+
+// open listens at all addresses, which have the same port. A number picked by the first listener may be taken for another:
+// then it tries again.
+func (s *server) open(addrs []netip.AddrPort) ([]cm.Listener, error) {
+	s.picked = addrs[0].Port() == 0
+	for try := 0; ; try++ {
+		err := s.openOnce(addrs)
+		if err == nil {
+			return s.lns, nil
+		}
+		for _, ln := range s.lns {
+			_ = ln.Close()
+		}
+		s.lns = nil
+		if !s.picked || !errors.Is(err, syscall.EADDRINUSE) || try == portRetries {
+			return nil, err
+		}
+	}
+}
+
+func (s *server) openOnce(addrs []netip.AddrPort) error {
+	errs := make([]error, 0, len(addrs))
+	for _, a := range addrs {
+		err := s.openAddr(a)
+		if err != nil && !isMissing(err) {
+			return err
+		}
+		errs = append(errs, err)
+	}
+	if len(s.lns) == 0 {
+		return firstReal(errs)
+	}
+	return nil
+}
+
+// isMissing tells whether an address cannot be served because there is no device, or no such family on this host.
+func isMissing(err error) bool {
+	return errors.Is(err, verbs.ErrNoDevice) || errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL)
+}
+
+// openAddr listens at an address with every provider that serves it.
+func (s *server) openAddr(a netip.AddrPort) error {
+	var taken []netip.Addr // their TCP ports are a device's
+	var errs []error
+	for _, p := range s.providers {
+		for _, ip := range without(a.Addr(), taken) {
+			ln, err := s.listen(p, ip, a.Port())
+			if err != nil && !isMissing(err) {
+				return err
+			}
+			errs = append(errs, err)
+			if ln == nil {
+				continue
+			}
+			s.lns = append(s.lns, ln)
+			if !isSoftware(p) && isIWARP(ln.Device()) {
+				taken = append(taken, ip)
+			}
+		}
+		if a.Addr().IsUnspecified() {
+			taken = append(taken, addrsOfIWARP(p)...)
+		}
+	}
+	if slices.Contains(errs, nil) {
+		return nil
+	}
+	return firstReal(errs)
+}
+
+// listen listens with one provider. It may return nil where nothing more is needed.
+func (s *server) listen(p cm.Provider, ip netip.Addr, port uint16) (cm.Listener, error) {
+	if len(s.lns) > 0 {
+		port = s.lns[0].Addr().Port()
+	}
+	o := cm.ListenOptions{Backlog: s.backlog}
+	if isSoftware(p) && s.tcp != nil {
+		if s.lent {
+			return nil, nil // it takes all that comes
+		}
+		s.lent, o.TCP = true, s.tcp
+	}
+	ln, err := p.Listen(netip.AddrPortFrom(ip, port), o)
+	switch {
+	case err == nil && ln.Device() != nil:
+		if err := s.cfg.check(ln.Device()); err != nil {
+			return nil, errors.Join(err, ln.Close())
+		}
+	case isSoftware(p) && len(s.lns) > 0 && !s.picked && errors.Is(err, syscall.EADDRINUSE):
+		s.cfg.Logger.Warn("another program has the TCP port: RDMA alone is served", "addr", netip.AddrPortFrom(ip, port))
+		return nil, nil
+	}
+	return ln, err
+}
+
+func isSoftware(p cm.Provider) bool { return p.Name() == onlySoftware }
+
+func isIWARP(d verbs.Device) bool { return d != nil && d.Attr().Transport == verbs.TransportIWARP }
+
+// addrsOfIWARP are the addresses that the kernel's iWARP devices serve.
+func addrsOfIWARP(p cm.Provider) []netip.Addr {
+	if isSoftware(p) {
+		return nil
+	}
+	var addrs []netip.Addr
+	devices, _ := p.Devices() // without any there are none
+	for _, d := range devices {
+		if port, err := d.Port(1); err == nil && isIWARP(d) {
+			if ifi, err := net.InterfaceByName(port.Netdev); err == nil {
+				addrs = append(addrs, interfaceAddrs(ifi)...)
+			}
+		}
+	}
+	return addrs
+}
+
+// without is ip, or if that means all addresses of this host and some of them are taken, the others of its family.
+func without(ip netip.Addr, taken []netip.Addr) []netip.Addr {
+	switch {
+	case len(taken) == 0:
+		return []netip.Addr{ip}
+	case !ip.IsUnspecified() && slices.Contains(taken, ip):
+		return nil
+	case !ip.IsUnspecified():
+		return []netip.Addr{ip}
+	}
+	var left []netip.Addr
+	interfaces, _ := net.Interfaces()
+	for i := range interfaces {
+		for _, a := range interfaceAddrs(&interfaces[i]) {
+			if a.Is4() == ip.Is4() && !slices.Contains(taken, a) {
+				left = append(left, a)
+			}
+		}
+	}
+	return left
+}
+
+// interfaceAddrs are the addresses of a network interface, link-local ones with their zone.
+func interfaceAddrs(ifi *net.Interface) []netip.Addr {
+	var addrs []netip.Addr
+	list, _ := ifi.Addrs()
+	for _, a := range list {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			continue
+		}
+		ip := prefix.Addr().Unmap()
+		if ip.Is6() && ip.IsLinkLocalUnicast() {
+			ip = ip.WithZone(ifi.Name)
+		}
+		addrs = append(addrs, ip)
+	}
+	return addrs
+}
