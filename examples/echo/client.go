@@ -7,8 +7,10 @@ import (
 	"hash"
 	"io"
 	"math/rand/v2"
+	"os"
 	"time"
 
+	"github.com/rconn/rdma/examples/internal/progress"
 	"github.com/rconn/rdma/rconn"
 )
 
@@ -32,7 +34,7 @@ func send(ctx context.Context, addr string, size int64) error {
 		}
 		sent <- err
 	}()
-	n, err := io.Copy(io.MultiWriter(back, &progress{total: size, next: start.Add(time.Second)}), c)
+	n, err := io.Copy(io.MultiWriter(back, progress.New(os.Stdout, size)), c)
 	if serr := <-sent; err == nil {
 		err = serr
 	}
@@ -50,18 +52,3 @@ func send(ctx context.Context, addr string, size int64) error {
 }
 
 func equal(a, b hash.Hash) bool { return string(a.Sum(nil)) == string(b.Sum(nil)) }
-
-// progress prints once a second how far a long transfer is.
-type progress struct {
-	done, total int64
-	next        time.Time
-}
-
-func (p *progress) Write(b []byte) (int, error) {
-	p.done += int64(len(b))
-	if now := time.Now(); now.After(p.next) {
-		fmt.Printf("%d of %d MiB (%d%%)\n", p.done>>20, p.total>>20, p.done*100/p.total)
-		p.next = now.Add(time.Second)
-	}
-	return len(b), nil
-}

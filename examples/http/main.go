@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rconn/rdma/examples/internal/progress"
 	"github.com/rconn/rdma/rconn"
 )
 
@@ -102,7 +103,7 @@ func fetch(ctx context.Context, url, path string) error {
 		return err
 	}
 	hash := sha256.New()
-	n, err := io.Copy(io.MultiWriter(file, hash), resp.Body)
+	n, err := io.Copy(io.MultiWriter(file, hash, progress.New(os.Stdout, resp.ContentLength)), resp.Body)
 	if cerr := file.Close(); err == nil {
 		err = cerr
 	}
