@@ -115,56 +115,6 @@ func memlockChild(t *testing.T) {
 	}
 }
 
-// kill -9 of a peer is seen by its reader and its writer within 2 seconds.
-//
-// fault: DEATH-1
-func TestBothStreamPeerKilled(t *testing.T) {
-	if to := os.Getenv(childEnv); to != "" {
-		for range 2 {
-			if _, err := rconn.Dial("rdma", to); err != nil {
-				t.Fatal(err)
-			}
-		}
-		select {}
-	}
-	ln, err := rconn.Listen("rdma", net.JoinHostPort(addr, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	c := child(t, ln.Addr().String())
-	errs := make(chan error, 2)
-	for i := range 2 {
-		a, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer a.Close()
-		go func() {
-			var err error
-			if i == 0 {
-				_, err = a.Read(make([]byte, 1))
-			} else {
-				_, err = a.Write(make([]byte, 64<<20)) // nobody reads: it waits for space
-			}
-			errs <- err
-		}()
-	}
-	time.Sleep(300 * time.Millisecond)
-	killed := time.Now()
-	if err := c.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := <-errs; !errors.Is(err, syscall.ECONNRESET) {
-			t.Error(err)
-		}
-	}
-	if took := time.Since(killed); took > 3*time.Second {
-		t.Errorf("seen after %v", took)
-	}
-}
-
 // The device goes away under eight open connections with blocked readers: all fail, the process lives, and the device that comes back
 // works.
 //

@@ -85,6 +85,7 @@ func (r rstreamTest) talk(c net.Conn, client bool) error {
 	return nil
 }
 
+// fault: FLOW-5
 func TestRxeRstreamPeer(t *testing.T) {
 	testRstreamPeer(t, rstreamTest{64, 1, 1000}, rstreamTest{64, 5000, 1}, rstreamTest{64 << 10, 1, 100}, rstreamTest{64 << 10, 100, 1},
 		rstreamTest{1 << 20, 10, 1})
@@ -95,6 +96,7 @@ func TestSiwRstreamPeer(t *testing.T) {
 }
 
 func testRstreamPeer(t *testing.T, runs ...rstreamTest) {
+	noRNR(t)
 	for _, r := range runs {
 		for _, mode := range []string{"n", "b"} { // rstream spins, or blocks
 			t.Run(r.String()+"/"+mode, func(t *testing.T) { r.test(t, mode) })
@@ -147,7 +149,10 @@ func (r rstreamTest) test(t *testing.T, mode string) {
 }
 
 // rcopy, client and server, through a relay of ours.
+//
+// fault: FLOW-5
 func TestRxeRcopyRelay(t *testing.T) {
+	noRNR(t)
 	need(t, "rcopy")
 	server := start(t, "rcopy", "-p", "7427")
 	server.listens(t)

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,7 +39,7 @@ func test(ctx context.Context, root string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("RUN: %w", err)
 	}
-	seconds, err := number("TEST_TIMEOUT", "60")
+	seconds, err := number("TEST_TIMEOUT", "120")
 	if err != nil {
 		return 0, err
 	}
@@ -88,14 +89,19 @@ func test(ctx context.Context, root string) (int, error) {
 	return r.report.close(count(jobs)), nil
 }
 
-// build compiles the guest tests, and beside them in bin the programs that they start, and returns the tests' names.
+// build compiles the guest tests, and beside them in bin the programs that they start, and returns the tests' names. One of those is
+// the tests themselves, with stricter checks of what is passed to C.
 func build(ctx context.Context, root, binary string) ([]string, error) {
 	bin := filepath.Join(filepath.Dir(binary), "bin") + string(filepath.Separator)
 	for _, args := range [][]string{
 		{"test", "-C", root, "-c", "-tags", "guest", "-o", binary, "./testbed/tests"},
+		{"test", "-C", root, "-c", "-tags", "guest", "-o", bin + "cgocheck.test", "./testbed/tests"},
 		{"build", "-C", root, "-o", bin, "./examples/..."},
 	} {
 		compile := exec.CommandContext(ctx, "go", args...)
+		if slices.Contains(args, bin+"cgocheck.test") {
+			compile.Env = append(os.Environ(), "GOEXPERIMENT=cgocheck2")
+		}
 		compile.Stdout, compile.Stderr = os.Stderr, os.Stderr
 		if err := compile.Run(); err != nil {
 			return nil, fmt.Errorf("go %s: %w", args[0], err)

@@ -9,11 +9,12 @@ import (
 	"github.com/rconn/rdma/testbed/internal/vm"
 )
 
-// An outcome is one line of the report, and why if it is a failure.
+// An outcome is one line of the report, what the test wants to be seen with it, and why if it is a failure.
 type outcome struct {
 	label   string
 	passed  bool
 	elapsed string
+	seen    []string
 	detail  string
 }
 
@@ -27,7 +28,7 @@ func (o *outcome) fail(why string) {
 
 // judge makes a test's outcome of its record and of how its guest ended.
 func judge(label string, r record, guest vm.Result) outcome {
-	o := outcome{label: label, passed: r.passed(), elapsed: r.elapsed}
+	o := outcome{label: label, passed: r.passed(), elapsed: r.elapsed, seen: r.seen()}
 	if o.passed {
 		return o
 	}
@@ -64,6 +65,9 @@ func judgePair(label string, a, b record, guestA, guestB vm.Result) outcome {
 		if o.elapsed == "" {
 			o.elapsed = one.elapsed
 		}
+		for _, line := range one.seen {
+			o.seen = append(o.seen, side.role+": "+line)
+		}
 		if !one.passed {
 			o.fail(indent(one.detail, side.role+"| "))
 		}
@@ -87,6 +91,9 @@ func (r *report) add(o outcome) {
 	if o.passed {
 		r.passed++
 		fmt.Fprintf(r.out, "ok   %s  %s\n", o.label, o.elapsed)
+		for _, line := range o.seen {
+			fmt.Fprintf(r.out, "     %s\n", line)
+		}
 		return
 	}
 	r.failed++

@@ -41,6 +41,16 @@ type record struct {
 // skipped, or did not exist, exits well too.
 func (r *record) passed() bool { return r.ended && r.status == "0" && r.elapsed != "" }
 
+var reSeen = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: seen: (.*)$`)
+
+// seen is what a test logs for all to see, figures most of the time: lines that begin with "seen: ".
+func (r *record) seen() (lines []string) {
+	for _, m := range reSeen.FindAllStringSubmatch(r.output, -1) {
+		lines = append(lines, m[1])
+	}
+	return lines
+}
+
 // A transcript takes a guest's output apart into records.
 type transcript struct {
 	progress func() // called when a test begins or ends

@@ -1,0 +1,132 @@
+//go:build guest
+
+package tests
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rconn/rdma/rconn"
+)
+
+// 64 KiB are written and the connection closed at once, from one connection to the next: every byte arrives, then an orderly end; and
+// nothing is left.
+//
+// fault: CLOSE-4, FLOW-5
+func TestRxeStreamWriteAndClose(t *testing.T) { testWriteAndClose(t, 1000, 64<<10, 1) }
+
+// fault: CLOSE-4
+func TestSiwStreamWriteAndClose(t *testing.T) { testWriteAndClose(t, 100, 64<<10, 1) }
+
+// The same with 1 MiB, far more than the rings hold, on a few connections at a time.
+//
+// fault: CLOSE-4, FLOW-5
+func TestRxeStreamWriteMuchAndClose(t *testing.T) { testWriteAndClose(t, 1000, 1<<20, 4) }
+
+// fault: CLOSE-4
+func TestSiwStreamWriteMuchAndClose(t *testing.T) { testWriteAndClose(t, 100, 1<<20, 4) }
+
+func testWriteAndClose(t *testing.T, rounds, size, parallel int) {
+	noRNR(t)
+	from := base(t)
+	dial, accept := streams(t, smallStreams)
+	from["cm_id"]++        // the listener
+	from["goroutine"] += 2 // and what serves it
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for range parallel {
+		wg.Go(func() {
+			for range rounds / parallel {
+				c, err := dial()
+				if err == nil {
+					_, err = io.Copy(c, io.LimitReader(new(source), int64(size)))
+					err = errors.Join(err, c.Close())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range parallel {
+		wg.Go(func() {
+			for range rounds / parallel {
+				c, err := accept()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c.SetDeadline(time.Now().Add(patience))
+				n, err := io.Copy(new(sink), c)
+				if err = errors.Join(err, c.Close()); err != nil || n != int64(size) {
+					t.Errorf("%d bytes of %d, %v", n, size, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d connections of %d bytes in %v", rounds, size, time.Since(begin).Round(time.Millisecond))
+	backTo(t, from, patience)
+}
+
+// fault: FLOW-5
+func TestRxeStreamEndTogether(t *testing.T) { testEndTogether(t, 200) }
+func TestSiwStreamEndTogether(t *testing.T) { testEndTogether(t, 40) }
+
+// testEndTogether ends both directions at the same time: by Close, or by CloseWrite, with bytes under way both ways.
+func testEndTogether(t *testing.T, rounds int) {
+	noRNR(t)
+	from := base(t)
+	dial, accept := streams(t, smallStreams)
+	from["cm_id"]++
+	from["goroutine"] += 2
+	for round := range rounds {
+		c, a, err := both(dial, accept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := round % 5 * 10000
+		end := endByClose
+		if round%2 == 1 {
+			end = endByHalves
+		}
+		var wg, wrote sync.WaitGroup
+		wrote.Add(2)
+		for _, c := range []net.Conn{c, a} {
+			c.SetDeadline(time.Now().Add(patience))
+			wg.Go(func() {
+				_, err := io.Copy(c, io.LimitReader(new(source), int64(size))) // nobody reads, but it fits the ring
+				wrote.Done()
+				wrote.Wait()
+				if err = errors.Join(err, end(c, size)); err != nil {
+					t.Errorf("round %d: %v", round, err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	backTo(t, from, patience)
+}
+
+// endByClose must not wait for anything: the peer closes too.
+func endByClose(c net.Conn, _ int) error {
+	begin := time.Now()
+	err := c.Close()
+	if took := time.Since(begin); took > 2*time.Second {
+		err = errors.Join(err, errors.New("Close took "+took.String()))
+	}
+	return err
+}
+
+func endByHalves(c net.Conn, size int) error {
+	err := c.(*rconn.Conn).CloseWrite()
+	n, rerr := io.Copy(new(sink), c)
+	if n != int64(size) {
+		rerr = errors.Join(rerr, errors.New("bytes are missing"))
+	}
+	return errors.Join(err, rerr, c.Close())
+}
