@@ -221,12 +221,16 @@ func (e *end) doReceive(*rand.Rand) (bool, error) {
 }
 
 func (e *end) check() error {
-	r := &e.recv
+	r, p := &e.recv, &e.peer.recv
 	switch {
 	case r.consumed > r.received || r.received > r.offered || r.offered > r.consumed+uint64(len(r.buf)):
 		return fmt.Errorf("positions: consumed %d, received %d, offered %d", r.consumed, r.received, r.offered)
 	case r.granted-r.seq > r.credits:
 		return fmt.Errorf("%d credits granted of %d", r.granted-r.seq, r.credits)
+	case e.send.posted > p.offered:
+		return fmt.Errorf("positions: %d bytes written of %d granted", e.send.posted, p.offered)
+	case p.granted-e.send.seq > p.credits:
+		return fmt.Errorf("message %d sent, the limit was %d", e.send.seq, p.granted)
 	case e.recv.owed+len(e.arrived)+e.receives+e.late != e.total:
 		return fmt.Errorf("receives: %d owed, %d used up, %d posted of %d", r.owed, len(e.arrived), e.receives, e.total)
 	}
