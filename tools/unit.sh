@@ -13,8 +13,10 @@ run() { go test "${flags[@]}" "$@" ./... || failed=$((failed + 1)); }
 
 run "$@"
 if [[ " ${flags[*]} " == *" -race "* ]]; then
-	# The race detector makes the exploration of all states ten times slower, and there is nothing for it to find.
+	# The race detector makes the exploration of all states ten times slower, and there is nothing for it to find. Of the million
+	# operations it sees a part.
 	check "all states of a small connection" go test -count=1 -run Explore ./ring
+	check "a million reads and writes" go test -count=1 -run RandomSizes ./rconn
 fi
 for mod in $(git ls-files -co --exclude-standard -- '*/go.mod'); do
 	dir=${mod%/go.mod}
