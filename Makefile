@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 
 .NOTPARALLEL:
-.PHONY: help setup test lint unit builds faults soak run clean
+.PHONY: help setup test lint unit builds faults soak fuzz run clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ faults: ## compare docs/faults.md with the tests that name its rows
 
 soak: setup ## the Go tests 20 times on 1, 2 and 4 processors: an hour or more
 	@tools/unit.sh -count=20 -cpu 1,2,4 -timeout 4h
+
+fuzz: ## each fuzz target for FUZZTIME, 30s if not set
+	@tools/fuzz.sh
 
 run: ## a file by net/http over RDMA, in a guest
 	@testbed/demo/run.sh
