@@ -112,14 +112,14 @@ const (
 
 // message brings a CM message to a device, again and again, until it arrives or nobody waits for it any more.
 func (i *id) message(to func() *Device, arrive, giveUp func()) {
-	start := time.Now()
+	start := i.fab.now()
 	var try func()
 	try = func() {
 		d := to()
 		switch {
 		case d != nil && i.fab.path(i.dev, d):
 			arrive()
-		case time.Since(start) >= messageTimeout:
+		case i.fab.now()-start >= messageTimeout:
 			giveUp()
 		default:
 			i.fab.after(messageRetry, try)
@@ -249,7 +249,7 @@ func (i *id) streamEnded() {
 	}
 	if i.qp != nil {
 		i.qp.toError()
-		i.qp.out.put(&packet{})
+		i.qp.out.end()
 	}
 	i.end(0)
 }

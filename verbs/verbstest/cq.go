@@ -2,6 +2,7 @@ package verbstest
 
 import (
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -12,7 +13,7 @@ type cq struct {
 	dev     *Device
 	channel *channel
 	depth   int
-	queue   []cqe
+	queue   fifo[cqe]
 	coming  int // completions that will be in queue
 	qps     int // queues of QPs that use it
 	broken  bool
@@ -54,7 +55,7 @@ func (d *Device) CreateCQ(o verbs.CQOptions) (verbs.CQ, error) {
 	}
 	q := &cq{dev: d, channel: ch, depth: granted(o.Depth, d.attr.MaxCQE)}
 	if ch != nil {
-		ch.cqs[q] = true
+		ch.cqs = append(ch.cqs, q)
 	}
 	d.cqs++
 	d.host.count(&d.host.objects.CQs, 1)
@@ -81,12 +82,13 @@ func (q *cq) Poll(wc []verbs.Completion) (int, error) {
 	if q.closed {
 		return 0, verbs.ErrClosed
 	}
-	n := min(len(wc), len(q.queue))
-	for i, e := range q.queue[:n] {
+	n := min(len(wc), q.queue.len())
+	for i := range n {
+		e := q.queue.at(i)
 		wc[i] = e.Completion
 		e.qp.polled(e)
 	}
-	q.queue = q.queue[n:]
+	q.queue.drop(n)
 	switch {
 	case n > 0 || len(wc) == 0:
 		return n, nil
@@ -109,25 +111,28 @@ func (q *cq) Close() error {
 		return verbs.ErrBusy
 	}
 	q.closed = true
-	q.queue = nil
-	if q.channel != nil {
-		delete(q.channel.cqs, q)
+	q.queue.clear()
+	if ch := q.channel; ch != nil {
+		ch.cqs = slices.DeleteFunc(ch.cqs, func(o *cq) bool { return o == q })
 	}
 	q.dev.cqs--
 	q.dev.host.count(&q.dev.host.objects.CQs, -1)
 	return nil
 }
 
-func (q *cq) push(e cqe) {
-	if q.broken || q.closed {
-		return
-	}
-	if len(q.queue) >= q.depth {
+//go:norace
+func (q *cq) push(e *cqe) {
+	switch {
+	case q.broken || q.closed:
+	case q.full():
 		q.overrun()
-		return
+	default:
+		*q.queue.add() = *e
 	}
-	q.queue = append(q.queue, e)
 }
+
+//go:norace
+func (q *cq) full() bool { return q.queue.len() >= q.depth }
 
 // overrun breaks the queue and every QP that uses it.
 func (q *cq) overrun() {
@@ -148,19 +153,18 @@ func (q *cq) signal() {
 
 // drop removes the completions of a QP that is destroyed.
 func (q *cq) drop(p *qp) {
-	kept := q.queue[:0]
-	for _, e := range q.queue {
+	for n := q.queue.len(); n > 0; n-- {
+		e := *q.queue.at(0)
+		q.queue.drop(1)
 		if e.qp != p {
-			kept = append(kept, e)
+			*q.queue.add() = e
 		}
 	}
-	clear(q.queue[len(kept):])
-	q.queue = kept
 }
 
 type channel struct {
 	dev         *Device
-	cqs         map[*cq]bool
+	cqs         []*cq
 	wake        chan struct{} // holds one token: look again
 	interrupted bool
 	waiting     bool
@@ -173,7 +177,7 @@ func (d *Device) CreateCompletionChannel() (verbs.CompletionChannel, error) {
 		return nil, err
 	}
 	defer d.fab.mu.Unlock()
-	c := &channel{dev: d, cqs: make(map[*cq]bool), wake: make(chan struct{}, 1)}
+	c := &channel{dev: d, wake: make(chan struct{}, 1)}
 	d.channels[c] = true
 	d.host.count(&d.host.objects.Channels, 1)
 	return c, nil
@@ -221,6 +225,8 @@ func (c *channel) Wait(time.Duration) error {
 }
 
 // ready reports whether Wait ends, and how.
+//
+//go:norace
 func (c *channel) ready() (bool, error) {
 	switch {
 	case c.closed:
@@ -230,8 +236,8 @@ func (c *channel) ready() (bool, error) {
 		return true, nil
 	}
 	coming := 0
-	for q := range c.cqs {
-		if len(q.queue) > 0 || q.broken {
+	for _, q := range c.cqs {
+		if q.queue.len() > 0 || q.broken {
 			return true, nil
 		}
 		coming += q.coming

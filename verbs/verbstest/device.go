@@ -98,7 +98,8 @@ func newDevice(h *Host, c DeviceConfig) *Device {
 	d.attr = verbs.DeviceAttr{
 		Transport: c.Transport,
 		Caps: verbs.Capabilities{
-			Send:       verbs.Opcodes(verbs.OpSend, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead),
+			Send: verbs.Opcodes(verbs.OpSend, verbs.OpSendWithImm, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm,
+				verbs.OpRDMARead, verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd),
 			MaxInline:  256,
 			RNR:        true,
 			WriteAcked: true,

@@ -59,7 +59,7 @@ func NewFabric(cfg Config) *Fabric {
 		nextKey:   0x1100,
 		nextQPNum: 0x11,
 	}
-	f.clock.mu = &f.mu
+	f.clock.init(&f.mu)
 	return f
 }
 

@@ -1,7 +1,9 @@
 package verbstest
 
 import (
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rconn/rdma/cm"
@@ -40,11 +42,17 @@ const (
 
 type faults struct {
 	mu       sync.Mutex
-	hooks    []*hook
-	calls    map[Op]int
+	hooks    atomic.Pointer[[]*hook] // replaced with mu held
+	calls    [len(ops)]atomic.Int64  // as ops
 	drops    map[cm.EventType]int
-	spurious int
-	waits    int
+	spurious atomic.Int64
+	waits    atomic.Int64
+}
+
+// ops are the calls that are counted.
+var ops = [...]Op{
+	Poll, PostSend, Wait, PostRecv, // the frequent ones first
+	AllocPD, AllocMR, CreateChannel, CreateCQ, CreateQP, Query, Modify, QueryPort, QueryGID, Resolve, Connect, Listen, AcceptRequest, Accept, Reject, Disconnect,
 }
 
 type hook struct {
@@ -62,18 +70,23 @@ func (h *Host) On(op Op, f func() error) (remove func()) {
 	h.faults.mu.Lock()
 	defer h.faults.mu.Unlock()
 	added := &hook{op, f}
-	h.faults.hooks = append(h.faults.hooks, added)
+	// Always a fresh slice, since a call may be walking the old one.
+	hooks := append(slices.Clone(h.hooks()), added)
+	h.faults.hooks.Store(&hooks)
 	return func() {
 		h.faults.mu.Lock()
 		defer h.faults.mu.Unlock()
-		for i, k := range h.faults.hooks {
-			if k == added {
-				// A fresh slice, since a call may be walking the old one.
-				h.faults.hooks = append(h.faults.hooks[:i:i], h.faults.hooks[i+1:]...)
-				return
-			}
-		}
+		hooks := slices.DeleteFunc(slices.Clone(h.hooks()), func(k *hook) bool { return k == added })
+		h.faults.hooks.Store(&hooks)
 	}
+}
+
+// hooks are those that On has added.
+func (h *Host) hooks() []*hook {
+	if p := h.faults.hooks.Load(); p != nil {
+		return *p
+	}
+	return nil
 }
 
 // Fail makes the n-th call of op from now on (1: the next) fail with err, once. With AnyOp, n from 1 upwards fails a
@@ -92,22 +105,19 @@ func (h *Host) Fail(op Op, n int, err error) (remove func()) {
 
 // Calls tells how many calls of op there were.
 func (h *Host) Calls(op Op) int {
-	h.faults.mu.Lock()
-	defer h.faults.mu.Unlock()
-	return h.faults.calls[op]
+	sum := 0
+	for i := range ops {
+		if op == ops[i] || op == AnyOp {
+			sum += int(h.faults.calls[i].Load())
+		}
+	}
+	return sum
 }
 
 // before counts a call and runs the hooks. The fabric's lock is not held.
 func (h *Host) before(op Op) error {
-	h.faults.mu.Lock()
-	if h.faults.calls == nil {
-		h.faults.calls = make(map[Op]int)
-	}
-	h.faults.calls[op]++
-	h.faults.calls[AnyOp]++
-	hooks := h.faults.hooks
-	h.faults.mu.Unlock()
-	for _, k := range hooks {
+	h.countCalls(op, 1)
+	for _, k := range h.hooks() {
 		if k.op != op && k.op != AnyOp {
 			continue
 		}
@@ -116,6 +126,17 @@ func (h *Host) before(op Op) error {
 		}
 	}
 	return nil
+}
+
+// countCalls counts n calls.
+func (h *Host) countCalls(op Op, n int) {
+	for i := range ops {
+		if ops[i] == op {
+			h.faults.calls[i].Add(int64(n))
+			return
+		}
+	}
+	panic("not among ops: " + op)
 }
 
 // DropEvents loses the next n CM events of a type on this host, also those that Resolve, Connect and Accept wait for.
@@ -140,19 +161,13 @@ func (h *Host) dropped(t cm.EventType) bool {
 
 // SpuriousWakes makes every n-th Wait on this host return without a completion. 0 ends it.
 func (h *Host) SpuriousWakes(n int) {
-	h.faults.mu.Lock()
-	defer h.faults.mu.Unlock()
-	h.faults.spurious, h.faults.waits = n, 0
+	h.faults.spurious.Store(int64(n))
+	h.faults.waits.Store(0)
 }
 
 func (h *Host) wakeSpuriously() bool {
-	h.faults.mu.Lock()
-	defer h.faults.mu.Unlock()
-	if h.faults.spurious == 0 {
-		return false
-	}
-	h.faults.waits++
-	return h.faults.waits%h.faults.spurious == 0
+	n := h.faults.spurious.Load()
+	return n != 0 && h.faults.waits.Add(1)%n == 0
 }
 
 // InjectEvent gives a CM event to every connection of the host.

@@ -1,8 +1,6 @@
 package verbstest
 
 import (
-	"slices"
-
 	"github.com/rconn/rdma/verbs"
 )
 
@@ -11,55 +9,75 @@ import (
 
 // stream is one direction of a TCP connection: what was taken over and is not at the peer yet. It outlives its QP.
 type stream struct {
-	fab   *Fabric
-	id    *id // the sending end
-	lane  lane
-	queue []*packet
-	bytes int
-	moved int // packets delivered
+	fab     *Fabric
+	id      *id // the sending end
+	lane    lane
+	queue   fifo[packet]
+	bytes   int
+	put     uint64 // packets ever
+	arrived uint64 // those whose time has come
+	moved   uint64 // those delivered
+	arrive  func() // the method, bound once
 }
 
+// packet is a message.
 type packet struct {
-	req     *sendReq // nil: the end of the stream
-	answer  bool     // to req, a READ of the peer's
+	kind    packetKind
+	wr      verbs.SendWR // of a request; memory and inline payload mean nothing here
+	n       uint64       // bytes that a request moves
 	payload []byte
-	arrived bool
+	pos     uint64
+}
+
+type packetKind uint8
+
+const (
+	endOfStream packetKind = iota
+	request
+	result // of the peer's oldest READ or atomic
+)
+
+//go:norace
+func newStream(i *id) *stream {
+	s := &stream{fab: i.fab, id: i}
+	s.arrive = s.packetArrived
+	return s
 }
 
 // handOver gives requests to TCP, as many as there is room for.
+//
+//go:norace
 func (q *qp) handOver() {
-	for q.operational() && !q.halted && !q.dev.paused && q.next < len(q.sq) {
-		r := q.sq[q.next]
-		full := len(q.out.queue) > 0 && q.out.bytes+int(r.length()) > q.dev.cfg.SendBuffer
-		if !r.arrived || full || r.Flags&verbs.Fence != 0 && q.reads > 0 {
+	for q.mayGo() {
+		r := q.sq.at(q.next)
+		if q.out.queue.len() > 0 && q.out.bytes+int(r.length()) > q.dev.cfg.SendBuffer {
 			return
 		}
 		q.next++
-		payload, ok := q.collect(r)
-		switch {
-		case !ok:
-			r.status = verbs.StatusLocProtErr
-		case r.length() > maxMessage:
-			r.status = verbs.StatusLocLenErr
-		case r.Opcode == verbs.OpRDMARead && q.initiator == 0:
-			r.status = verbs.StatusLocQPOpErr
-		default:
-			q.out.put(&packet{req: r, payload: slices.Clone(payload)})
-		}
-		if r.Opcode == verbs.OpRDMARead && r.status == verbs.StatusSuccess {
-			q.reads++
-			continue
+		payload, status := q.check(r)
+		r.status = status
+		if status == verbs.StatusSuccess {
+			p := q.out.add(request)
+			p.wr, p.n = r.SendWR, r.length()
+			p.payload = appendMemory(p.payload, payload)
+			q.out.send(p)
+			if brings(r.Opcode) {
+				q.reads++
+				continue
+			}
 		}
 		r.done = true
-		q.halted = r.status != verbs.StatusSuccess
+		q.halted = status != verbs.StatusSuccess
 		q.finish()
 	}
 }
 
 // finish completes, in order, what is done.
+//
+//go:norace
 func (q *qp) finish() {
-	for q.operational() && q.next > 0 && q.sq[0].done {
-		status := q.sq[0].status
+	for q.operational() && q.next > 0 && q.sq.at(0).done {
+		status := q.sq.at(0).status
 		q.complete(status)
 		if status != verbs.StatusSuccess {
 			q.terminate(verbs.EventQPFatal)
@@ -67,15 +85,38 @@ func (q *qp) finish() {
 	}
 }
 
-func (s *stream) put(p *packet) {
-	s.queue = append(s.queue, p)
+// add is a packet to be filled and given to send.
+//
+//go:norace
+func (s *stream) add(kind packetKind) *packet {
+	p := s.queue.add()
+	*p = packet{kind: kind, payload: p.payload[:0], pos: s.put}
+	s.put++
+	return p
+}
+
+//go:norace
+func (s *stream) send(p *packet) {
 	s.bytes += len(p.payload)
-	s.fab.in(&s.lane, s.fab.delay(), func() { p.arrived = true; s.deliver() })
+	s.fab.in(&s.lane, s.fab.delay(), s.arrive)
+}
+
+// end closes the stream.
+//
+//go:norace
+func (s *stream) end() { s.send(s.add(endOfStream)) }
+
+//go:norace
+func (s *stream) packetArrived() {
+	s.arrived++
+	s.deliver()
 }
 
 // deliver brings to the peer what has arrived there.
+//
+//go:norace
 func (s *stream) deliver() {
-	for len(s.queue) > 0 && s.queue[0].arrived {
+	for s.queue.len() > 0 && s.queue.at(0).pos < s.arrived {
 		peer := s.id.peer
 		if peer == nil || peer.state == connecting {
 			return // it has not seen our reply yet
@@ -84,18 +125,20 @@ func (s *stream) deliver() {
 			s.hang()
 			return
 		}
-		p := s.queue[0]
-		s.queue = s.queue[1:]
+		p := s.queue.at(0)
+		s.queue.drop(1) // nobody adds one meanwhile
 		s.bytes -= len(p.payload)
 		s.moved++
-		delete(s.fab.stuck, s)
+		if len(s.fab.stuck) > 0 {
+			delete(s.fab.stuck, s)
+		}
 		switch q := peer.qp; {
-		case p.req == nil:
+		case p.kind == endOfStream:
 			peer.streamEnded()
 		case q == nil || !q.operational():
 			// Nobody is there to take it; the end of the peer's stream is on its way.
-		case p.answer:
-			q.readDone(p)
+		case p.kind == result:
+			q.resultArrived(p.payload)
 		default:
 			q.place(p)
 		}
@@ -106,6 +149,8 @@ func (s *stream) deliver() {
 }
 
 // hang waits for the path, but not longer than TCP does.
+//
+//go:norace
 func (s *stream) hang() {
 	if s.fab.stuck[s] {
 		return
@@ -114,39 +159,51 @@ func (s *stream) hang() {
 	moved := s.moved
 	s.fab.after(s.id.dev.cfg.TCPTimeout, func() {
 		if s.fab.stuck[s] && s.moved == moved {
-			s.queue, s.bytes = nil, 0
+			s.queue.clear()
+			s.bytes = 0
 			delete(s.fab.stuck, s)
 			s.id.streamEnded()
 		}
 	})
 }
 
-// place does at the peer what a request asks for.
+// place does at the peer what a request asks for. Whatever goes wrong ends the connection.
+//
+//go:norace
 func (q *qp) place(p *packet) {
-	r := p.req
-	if r.Opcode == verbs.OpSend {
-		switch {
-		case len(q.rq) == 0:
-			q.terminate(verbs.EventQPReqErr)
-		case q.receive(p.payload) != verbs.StatusSuccess:
-			q.id.streamEnded()
-		}
+	op := p.wr.Opcode
+	noRecv := takesRecv(op) && q.rq.len() == 0
+	if noRecv && op != verbs.OpRDMAWriteWithImm {
+		q.terminate(verbs.EventQPReqErr)
 		return
 	}
-	switch status := q.serve(r, p.payload); {
+	q.result = q.result[:0]
+	switch status := q.serve(&p.wr, p.n, p.payload, &q.result); {
 	case status != verbs.StatusSuccess:
 		q.id.streamEnded()
-	case r.Opcode == verbs.OpRDMARead:
-		q.out.put(&packet{req: r, answer: true, payload: r.payload})
+	case brings(op):
+		answer := q.out.add(result)
+		answer.payload = append(answer.payload, q.result...)
+		q.out.send(answer)
+	case op == verbs.OpRDMAWriteWithImm && noRecv:
+		q.terminate(verbs.EventQPReqErr)
+	case op == verbs.OpRDMAWriteWithImm:
+		q.receiveImm(&p.wr, 0) // it travels apart from what was written
 	}
 }
 
-// readDone takes the answer to a READ.
-func (q *qp) readDone(p *packet) {
-	r := p.req
+// resultArrived takes what the oldest READ or atomic brings.
+//
+//go:norace
+func (q *qp) resultArrived(payload []byte) {
+	i := 0
+	for r := q.sq.at(i); r.done || !brings(r.Opcode); r = q.sq.at(i) {
+		i++
+	}
+	r := q.sq.at(i)
 	q.reads--
 	r.done = true
-	if !q.pd.scatter(r.SGL, p.payload) {
+	if !q.pd.scatter(r.SGL, payload) {
 		r.status = verbs.StatusLocProtErr
 		q.halted = true
 	}
@@ -155,6 +212,8 @@ func (q *qp) readDone(p *packet) {
 }
 
 // terminate ends the connection because of an error.
+//
+//go:norace
 func (q *qp) terminate(e verbs.AsyncEventType) {
 	q.fatal(e)
 	q.id.streamEnded()

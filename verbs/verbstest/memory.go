@@ -94,6 +94,7 @@ type mr struct {
 	addr   uint64
 	key    uint32
 	access verbs.Access
+	dead   bool // invalidated by a peer: the keys name nothing any more
 	closed bool
 }
 
@@ -139,6 +140,8 @@ func (m *mr) Close() error {
 }
 
 // local is the memory that an entry of a work request names, nil if it may not be used so. The length must not be 0.
+//
+//go:norace
 func (p *pd) local(s verbs.SGE, need verbs.Access) []byte {
 	if s.LKey&remoteBit != 0 {
 		return nil
@@ -147,19 +150,34 @@ func (p *pd) local(s verbs.SGE, need verbs.Access) []byte {
 }
 
 // remote is the memory that a peer's request names.
+//
+//go:norace
 func (p *pd) remote(rkey uint32, addr, length uint64, need verbs.Access) []byte {
 	if rkey&remoteBit == 0 {
 		return nil
 	}
-	if rkey &^= remoteBit; p.dev.freed[rkey] {
+	rkey &^= remoteBit
+	m := p.find(rkey, addr, length, need)
+	if m == nil && p.dev.freed[rkey] {
 		p.dev.fab.violate("host %s: a peer reached for an MR that was closed before its QP", p.dev.host.name)
 	}
-	return p.find(rkey, addr, length, need)
+	return m
 }
 
+// invalidate makes the keys of a memory region name nothing.
+func (p *pd) invalidate(rkey uint32) bool {
+	m := p.dev.mrs[rkey&^remoteBit]
+	if rkey&remoteBit == 0 || m == nil || m.pd != p || m.dead {
+		return false
+	}
+	m.dead = true
+	return true
+}
+
+//go:norace
 func (p *pd) find(key uint32, addr, length uint64, need verbs.Access) []byte {
 	m := p.dev.mrs[key]
-	if m == nil || m.pd != p || m.access&need != need {
+	if m == nil || m.pd != p || m.dead || m.access&need != need {
 		return nil
 	}
 	off := addr - m.addr // wraps below the region to something large
@@ -170,21 +188,22 @@ func (p *pd) find(key uint32, addr, length uint64, need verbs.Access) []byte {
 }
 
 // gather collects the memory that sgl names, false if a piece may not be read.
-func (p *pd) gather(sgl []verbs.SGE) ([]byte, bool) {
-	var all []byte
+func (q *qp) gather(sgl []verbs.SGE) ([]byte, bool) {
+	all := q.scratch[:0]
 	for _, s := range sgl {
 		if s.Length == 0 {
 			continue
 		}
-		m := p.local(s, 0)
+		m := q.pd.local(s, 0)
 		if m == nil {
 			return nil, false
 		}
 		if len(sgl) == 1 {
 			return m, true // the caller copies at once
 		}
-		all = append(all, m...)
+		all = appendMemory(all, m)
 	}
+	q.scratch = all
 	return all, true
 }
 
@@ -203,6 +222,12 @@ func (p *pd) scatter(sgl []verbs.SGE, data []byte) bool {
 	return true
 }
 
+// appendMemory appends what registered memory holds. It is not inlined, so that the race detector sees it.
+//
+//go:noinline
+func appendMemory(to, mem []byte) []byte { return append(to, mem...) }
+
+//go:norace
 func length(sgl []verbs.SGE) uint64 {
 	var n uint64
 	for _, s := range sgl {

@@ -20,49 +20,32 @@ type qp struct {
 	cap        verbs.QPCap
 	signalAll  bool
 	attr       verbs.QPAttr
-	initiator  uint8 // READs that this side may have outstanding
-	responder  uint8 // READs of the peer that it answers
+	initiator  uint8 // READs and atomics that this side may have outstanding
+	responder  uint8 // those of the peer that it answers at once
 	gone       bool  // the device is through with it
 	closed     bool
 
-	sq   []*sendReq // posted and not completed, oldest first
-	next int        // the first in sq that was not executed
-	rq   []recvReq  // posted and not used up
+	sq   fifo[sendReq] // posted and not completed, oldest first
+	next int           // the first in sq that was not executed
+	rq   fifo[recvReq] // posted and not used up
 
 	// Queue entries are free again when a completion is polled. Positions count requests since the QP was made.
 	sqPosted, sqFreed uint64
 	rqPosted, rqFreed uint64
+	arrived           uint64 // the requests before this position are at the peer's device; on iWARP, it is TCP's turn
+	answers           uint64 // those whose answer would be back
 
-	tx, acks, sendLane, recvLane lane
+	tx, acks             lane
+	sendDone, recvDone   completions
+	arrive, answerArrive func() // methods, bound once
 
-	halted bool   // a request has failed and waits for its completion
-	stall  *stall // why sq[next] waits (roce.go)
-	reads  int    // READs executed and not completed
+	halted  bool   // a request has failed and waits for its completion
+	stall   *stall // why sq.at(next) waits (roce.go)
+	reads   int    // READs and atomics executed and not completed
+	scratch []byte // for payloads of several pieces
+	result  []byte // for what the peer's READs and atomics bring it
 
 	out *stream // what TCP has taken over (iwarp.go)
-}
-
-type sendReq struct {
-	verbs.SendWR
-	pos     uint64
-	payload []byte // Inline, or what a READ has brought
-	arrived bool   // its packets are at the peer's device; on iWARP, it is TCP's turn
-	acked   bool   // the answer is here
-	done    bool   // it can complete
-	local   bool   // it failed before it left
-	status  verbs.Status
-}
-
-func (r *sendReq) length() uint64 {
-	if len(r.Inline) > 0 {
-		return uint64(len(r.Inline))
-	}
-	return length(r.SGL)
-}
-
-type recvReq struct {
-	verbs.RecvWR
-	pos uint64
 }
 
 // CreateQP implements cm.ID.
@@ -100,8 +83,11 @@ func (i *id) CreateQP(vpd verbs.PD, o verbs.QPOptions) (verbs.QP, error) {
 		fab: d.fab, dev: d, id: i, pd: p, num: d.fab.nextQPNum, send: send, recv: recv, cap: capacity, signalAll: o.SignalAll,
 		attr: verbs.QPAttr{State: verbs.QPInit},
 	}
+	q.arrive, q.answerArrive = q.requestArrived, q.answered
+	q.sendDone.init(q, send)
+	q.recvDone.init(q, recv)
 	if d.iwarp() {
-		q.out = &stream{fab: d.fab, id: i}
+		q.out = newStream(i)
 	}
 	i.qp, i.qpMade = q, true
 	d.fab.qps[q] = true
@@ -151,194 +137,6 @@ func (q *qp) usable() error {
 	return q.dev.check()
 }
 
-func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
-	for i := range wrs {
-		err := q.dev.host.before(PostSend)
-		if err == nil {
-			q.fab.mu.Lock()
-			err = q.postSend(wrs[i])
-			q.fab.mu.Unlock()
-		}
-		if err != nil {
-			return i, err
-		}
-	}
-	return len(wrs), nil
-}
-
-func (q *qp) postSend(wr verbs.SendWR) error {
-	if err := q.usable(); err != nil {
-		return err
-	}
-	invalid := os.NewSyscallError("ibv_post_send", syscall.EINVAL)
-	sge := q.cap.MaxSendSGE
-	if wr.Opcode == verbs.OpRDMARead {
-		sge = min(sge, q.dev.attr.MaxSGERead)
-	}
-	switch {
-	case !q.dev.attr.Caps.Send.Has(wr.Opcode):
-		return &verbs.UnsupportedError{Device: q.dev.cfg.Name, What: wr.Opcode.String()}
-	case len(wr.Inline) > 0 && wr.Opcode == verbs.OpRDMARead:
-		return invalid
-	case len(wr.Inline) > q.cap.MaxInline:
-		return &verbs.LimitError{What: "bytes of inline payload", Got: uint64(len(wr.Inline)), Max: uint64(q.cap.MaxInline)}
-	case len(wr.Inline) == 0 && len(wr.SGL) > sge:
-		return &verbs.LimitError{What: "scatter/gather entries", Got: uint64(len(wr.SGL)), Max: uint64(sge)}
-	case q.attr.State != verbs.QPRTS && q.attr.State != verbs.QPError:
-		return invalid
-	case q.sqPosted-q.sqFreed >= uint64(q.cap.MaxSendWR):
-		return verbs.ErrQueueFull
-	}
-	wr.SGL = slices.Clone(wr.SGL)
-	wr.Inline = slices.Clone(wr.Inline)
-	r := &sendReq{SendWR: wr, pos: q.sqPosted, payload: wr.Inline}
-	q.sqPosted++
-	q.sq = append(q.sq, r)
-	if q.attr.State == verbs.QPError {
-		q.late()
-		return nil
-	}
-	// On iWARP, too, memory is read as late as a completion allows.
-	q.fab.in(&q.tx, q.fab.delay(), func() {
-		r.arrived = true
-		if q.out != nil {
-			q.handOver()
-		} else {
-			q.advance()
-		}
-	})
-	return nil
-}
-
-func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	for i := range wrs {
-		err := q.dev.host.before(PostRecv)
-		if err == nil {
-			q.fab.mu.Lock()
-			err = q.postRecv(wrs[i])
-			q.fab.mu.Unlock()
-		}
-		if err != nil {
-			return i, err
-		}
-	}
-	return len(wrs), nil
-}
-
-func (q *qp) postRecv(wr verbs.RecvWR) error {
-	if err := q.usable(); err != nil {
-		return err
-	}
-	switch {
-	case len(wr.SGL) > q.cap.MaxRecvSGE:
-		return &verbs.LimitError{What: "scatter/gather entries", Got: uint64(len(wr.SGL)), Max: uint64(q.cap.MaxRecvSGE)}
-	case q.rqPosted-q.rqFreed >= uint64(q.cap.MaxRecvWR):
-		return verbs.ErrQueueFull
-	}
-	wr.SGL = slices.Clone(wr.SGL)
-	q.rq = append(q.rq, recvReq{wr, q.rqPosted})
-	q.rqPosted++
-	if q.attr.State == verbs.QPError {
-		q.late()
-		return nil
-	}
-	q.tellPeer()
-	return nil
-}
-
-// tellPeer has the peer look whether what it waits for has come.
-func (q *qp) tellPeer() {
-	if peer := q.peer(); peer != nil {
-		peer.peerChanged()
-	}
-}
-
-// peer is the QP at the other end, nil if there is none (yet, or any more).
-func (q *qp) peer() *qp {
-	if q.id.peer == nil {
-		return nil
-	}
-	return q.id.peer.qp
-}
-
-// polled frees queue entries: a completion's own, and those of the requests before it that completed silently.
-func (q *qp) polled(e cqe) {
-	if e.recv {
-		q.rqFreed = e.pos + 1
-	} else {
-		q.sqFreed = e.pos + 1
-	}
-}
-
-// complete ends the oldest send request.
-func (q *qp) complete(status verbs.Status) {
-	r := q.sq[0]
-	q.sq[0] = nil
-	q.sq = q.sq[1:]
-	q.next = max(q.next-1, 0)
-	if status == verbs.StatusSuccess && !q.signalAll && r.Flags&verbs.Signaled == 0 {
-		return
-	}
-	wc := verbs.Completion{ID: r.ID, Status: status, Opcode: wcOpcode(r.Opcode), QPNum: q.num}
-	if r.Opcode == verbs.OpRDMARead {
-		wc.ByteLen = uint32(r.length())
-	}
-	q.push(q.send, &q.sendLane, q.dev.sendDelay, cqe{wc, q, false, r.pos})
-}
-
-// completeRecv ends the oldest receive request.
-func (q *qp) completeRecv(wc verbs.Completion) {
-	r := q.rq[0]
-	q.rq[0] = recvReq{}
-	q.rq = q.rq[1:]
-	wc.ID, wc.QPNum = r.ID, q.num
-	if wc.Opcode < verbs.WCRecv {
-		wc.Opcode = verbs.WCRecv
-	}
-	q.push(q.recv, &q.recvLane, q.dev.recvDelay, cqe{wc, q, true, r.pos})
-}
-
-func (q *qp) push(c *cq, l *lane, delay time.Duration, e cqe) {
-	if e.Status != verbs.StatusSuccess {
-		e.Completion = verbs.Completion{ID: e.ID, Status: e.Status, QPNum: e.QPNum} // the rest means nothing
-	}
-	c.coming++
-	q.fab.in(l, delay, func() {
-		c.coming--
-		if !q.gone {
-			c.push(e)
-		}
-		c.signal()
-	})
-}
-
-func wcOpcode(op verbs.Opcode) verbs.WCOpcode {
-	switch op {
-	case verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm:
-		return verbs.WCRDMAWrite
-	case verbs.OpRDMARead:
-		return verbs.WCRDMARead
-	}
-	return verbs.WCSend
-}
-
-// flush completes whatever is outstanding in a QP in the error state.
-func (q *qp) flush() {
-	for len(q.sq) > 0 {
-		q.complete(verbs.StatusWRFlushErr)
-	}
-	for len(q.rq) > 0 {
-		q.completeRecv(verbs.Completion{Status: verbs.StatusWRFlushErr})
-	}
-}
-
-// late deals with what was posted in the error state.
-func (q *qp) late() {
-	if !q.dev.cfg.LoseInError {
-		q.flush()
-	}
-}
-
 func (q *qp) toError() {
 	if q.gone || q.attr.State == verbs.QPError {
 		return
@@ -378,8 +176,17 @@ func (q *qp) uses(key uint32) bool {
 	in := func(sgl []verbs.SGE) bool {
 		return slices.ContainsFunc(sgl, func(s verbs.SGE) bool { return s.LKey == key && s.Length > 0 })
 	}
-	return slices.ContainsFunc(q.sq, func(r *sendReq) bool { return len(r.Inline) == 0 && in(r.SGL) }) ||
-		slices.ContainsFunc(q.rq, func(r recvReq) bool { return in(r.SGL) })
+	for i := range q.sq.len() {
+		if r := q.sq.at(i); len(r.Inline) == 0 && in(r.SGL) {
+			return true
+		}
+	}
+	for i := range q.rq.len() {
+		if in(q.rq.at(i).SGL) {
+			return true
+		}
+	}
+	return false
 }
 
 func (q *qp) Query() (verbs.QPAttr, error) {
@@ -445,7 +252,8 @@ func (q *qp) destroy() {
 	q.attr.State = verbs.QPError
 	q.gone = true
 	q.stall = nil
-	q.sq, q.rq = nil, nil
+	q.sq.clear()
+	q.rq.clear()
 	q.next = 0
 	q.send.drop(q)
 	q.recv.drop(q)
