@@ -27,8 +27,8 @@ builds: ## build and start without cgo, on other systems, without RDMA headers o
 faults: ## compare docs/faults.md with the tests that name its rows
 	@go run ./internal/checks/faults
 
-soak: setup ## the Go tests 20 times on 1, 2 and 4 processors: an hour or more
-	@tools/unit.sh -count=20 -cpu 1,2,4 -timeout 4h
+soak: setup ## the tests of connections ROUNDS times, 20 if not set, on 1, 2 and 4 processors: an hour or more
+	@tools/soak.sh
 
 fuzz: ## each fuzz target for FUZZTIME, 30s if not set
 	@tools/fuzz.sh

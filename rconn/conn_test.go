@@ -21,8 +21,10 @@ import (
 	"github.com/rconn/rdma/verbs/verbstest"
 )
 
+// Windows are of the whole receive ring, which is two segments.
 func TestNettest(t *testing.T) {
 	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		t.Parallel()
 		for name, cfg := range map[string]Config{
 			"default": {},
 			"8B":      {RecvBuffer: 8, SendBuffer: 8},
@@ -30,6 +32,7 @@ func TestNettest(t *testing.T) {
 			"4KiB":    {RecvBuffer: 4 << 10, SendBuffer: 4 << 10, Credits: 16, SendQueue: 16},
 		} {
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 					n := newNetwork(t, fc, cfg)
 					d, a := n.pair(t)

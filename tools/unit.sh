@@ -9,9 +9,12 @@ if with_cgo "race detector"; then
 	flags+=(-race)
 fi
 
-run() { go test "${flags[@]}" "$@" ./... || failed=$((failed + 1)); }
+# The tests of net.Conn's contract run apart, again and again.
+run() { go test "${flags[@]}" -skip '^TestNettest$' "$@" ./... || failed=$((failed + 1)); }
 
 run "$@"
+check "net.Conn's contract, 2 times on 1, 2 and 4 processors" \
+	go test "${flags[@]}" -count=2 -cpu 1,2,4 -run '^TestNettest$' ./rconn
 if [[ " ${flags[*]} " == *" -race "* ]]; then
 	# The race detector makes the exploration of all states ten times slower, and there is nothing for it to find. Of the million
 	# operations it sees a part.
