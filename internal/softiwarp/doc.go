@@ -1,0 +1,2 @@
+// Package softiwarp is the software device.
+package softiwarp

@@ -1,0 +1,217 @@
+package softiwarp
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/verbs"
+)
+
+const (
+	// maxHandshakes bounds the connections of a listener whose MPA request has not come yet; more wait in TCP's backlog. When half
+	// of the places are taken, newcomers get hastyTime only, so that peers that say nothing do not hold up the others for long.
+	maxHandshakes = 64
+	hastyTime     = time.Second
+)
+
+// listener gives out requests.
+type listener struct {
+	p       *provider
+	tcp     net.Listener
+	addr    netip.AddrPort
+	backlog int
+	slots   chan struct{}
+	loops   sync.WaitGroup
+
+	mu      sync.Mutex
+	queue   []*id
+	pending map[net.Conn]struct{}
+	changed chan struct{} // closed, and made anew, when there is something to look at
+	closed  bool
+}
+
+// Listen implements cm.Provider. A listener handed in with the options is closed with the one returned.
+func (p *provider) Listen(local netip.AddrPort, o cm.ListenOptions) (cm.Listener, error) {
+	l := &listener{
+		p: p, tcp: o.TCP, backlog: o.Backlog, slots: make(chan struct{}, maxHandshakes), pending: make(map[net.Conn]struct{}),
+		changed: make(chan struct{}),
+	}
+	if l.backlog <= 0 {
+		l.backlog = cm.DefaultBacklog
+	}
+	if l.tcp == nil {
+		lc := net.ListenConfig{KeepAlive: -1} // see establish
+		lc.SetMultipathTCP(false)
+		var err error
+		if l.tcp, err = lc.Listen(context.Background(), network("tcp", local), local.String()); err != nil {
+			return nil, &cm.Error{Op: "listen", Addr: local, Err: reason(context.Background(), err)}
+		}
+	}
+	if l.addr = addrPort(l.tcp.Addr()); !l.addr.IsValid() {
+		l.addr = local
+	}
+	p.dev.count(&p.dev.open.listeners, 1)
+	if p.dev.cfg.PortMapper {
+		p.mapper.start()
+	}
+	l.loops.Go(l.serve)
+	return l, nil
+}
+
+func (l *listener) Addr() netip.AddrPort { return l.addr }
+
+// Device is nil for an unspecified address, as the contract wants it, although no other device shares the port.
+func (l *listener) Device() verbs.Device {
+	if l.addr.Addr().IsUnspecified() {
+		return nil
+	}
+	return l.p.dev
+}
+
+// serve takes TCP connections.
+func (l *listener) serve() {
+	pause := time.Duration(0)
+	for {
+		l.slots <- struct{}{}
+		conn, err := l.tcp.Accept()
+		switch {
+		case err == nil:
+			pause = 0
+			if !l.hold(conn) {
+				_ = conn.Close()
+				return
+			}
+			l.loops.Go(func() { l.handshake(conn) })
+			continue
+		case l.isClosed() || errors.Is(err, net.ErrClosed):
+			l.end()
+			return
+		}
+		// Out of descriptors, most likely.
+		<-l.slots
+		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+		l.p.dev.cfg.Logger.Warn("iwarp listener", "addr", l.addr, "err", err, "pause", pause)
+		time.Sleep(pause)
+	}
+}
+
+func (l *listener) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+// hold notes a connection whose request has not come. False: the listener is closed.
+func (l *listener) hold(conn net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.pending[conn] = struct{}{}
+	return true
+}
+
+// handshake reads a request and queues it.
+func (l *listener) handshake(conn net.Conn) {
+	defer func() { <-l.slots }()
+	d := l.p.dev
+	limit := d.cfg.RequestTimeout
+	if len(l.slots) > maxHandshakes/2 {
+		limit = min(limit, hastyTime)
+	}
+	// For a net.Conn that does not know deadlines.
+	last := time.AfterFunc(2*limit, func() { _ = conn.Close() })
+	defer last.Stop()
+	var f mpaFrame
+	err := within(context.Background(), conn, limit, func() error { return f.read(conn, mpaRequestKey) })
+
+	l.mu.Lock()
+	delete(l.pending, conn)
+	i := d.newID(addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr()))
+	i.conn, i.frame, i.state = conn, f, requested
+	wanted := err == nil && f.flags&mpaMarkers == 0
+	if queued := wanted && !l.closed && len(l.queue) < l.backlog; queued {
+		l.queue = append(l.queue, i)
+		l.wake()
+		l.mu.Unlock()
+		return
+	}
+	l.mu.Unlock()
+	if err != nil && !errors.Is(err, errMPAWords) {
+		d.cfg.Logger.Debug("iwarp: no connection", "remote", i.remote, "err", err)
+		i.state = over // nothing to answer
+		_ = conn.Close()
+	}
+	_ = i.Close()
+}
+
+func (l *listener) wake() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *listener) Accept(ctx context.Context) (cm.Request, error) {
+	fail := func(err error) (cm.Request, error) {
+		return nil, &cm.Error{Op: "accept", Addr: l.addr, Err: err}
+	}
+	for {
+		l.mu.Lock()
+		changed := l.changed
+		switch {
+		case l.closed:
+			l.mu.Unlock()
+			return fail(verbs.ErrClosed)
+		case ctx.Err() != nil:
+			l.mu.Unlock()
+			return fail(ctx.Err())
+		case len(l.queue) > 0:
+			i := l.queue[0]
+			l.queue[0] = nil
+			l.queue = l.queue[1:]
+			l.mu.Unlock()
+			return i, nil
+		}
+		l.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (l *listener) Close() error {
+	l.end()
+	l.loops.Wait()
+	return nil
+}
+
+// end closes the TCP listener and refuses all that was not accepted.
+func (l *listener) end() {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return
+	}
+	l.closed = true
+	queue := l.queue
+	l.queue = nil
+	for conn := range l.pending {
+		_ = conn.SetDeadline(longAgo)
+	}
+	l.wake()
+	l.mu.Unlock()
+	_ = l.tcp.Close()
+	for _, i := range queue {
+		_ = i.Close()
+	}
+	if l.p.dev.cfg.PortMapper {
+		l.p.mapper.stop()
+	}
+	l.p.dev.count(&l.p.dev.open.listeners, -1)
+}
