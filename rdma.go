@@ -13,10 +13,11 @@ import (
 	"github.com/rconn/rdma/verbs"
 )
 
-// Providers returns the providers of this process, in the order in which they are asked. The slice is the caller's.
-func Providers() []cm.Provider { return []cm.Provider{rdmacore.Provider()} }
+// Providers returns the providers of this process, in the order in which they are asked: that of the system's RDMA devices, then that
+// of the software device, one for the whole process. The slice is the caller's.
+func Providers() []cm.Provider { return []cm.Provider{rdmacore.Provider(), software()} }
 
-// Devices lists the devices of all providers. Without any it returns verbs.ErrNoDevice, with what is missing.
+// Devices lists the devices of all providers. What a provider lacks is told by its own Devices.
 func Devices() ([]verbs.Device, error) {
 	var devices []verbs.Device
 	var errs []error

@@ -1,7 +1,6 @@
 package rdma_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,24 +11,28 @@ import (
 
 func TestProvidersAreTheCallers(t *testing.T) {
 	p := rdma.Providers()
-	require.NotEmpty(t, p)
+	require.Len(t, p, 2)
 	require.Equal(t, "system", p[0].Name())
+	require.Equal(t, "software", p[1].Name())
+	require.Same(t, p[1], rdma.Providers()[1], "one software device for the process")
+	require.NotSame(t, p[1], rdma.Software(rdma.SoftwareConfig{}))
 	p[0] = nil
 	require.NotNil(t, rdma.Providers()[0])
 }
 
-// A host has devices or is told what is missing; a device that is not there is ErrNoDevice in either case.
+// The software device is there on every host, last; a device that is not there is ErrNoDevice.
 func TestDevices(t *testing.T) {
 	devices, err := rdma.Devices()
-	if len(devices) == 0 {
-		require.ErrorIs(t, err, verbs.ErrNoDevice)
-		require.ErrorIs(t, err, errors.ErrUnsupported)
-	} else {
+	require.NoError(t, err)
+	require.NotEmpty(t, devices)
+	for _, d := range devices {
+		opened, err := rdma.Open(d.Name())
 		require.NoError(t, err)
-		d, err := rdma.Open(devices[0].Name())
-		require.NoError(t, err)
-		require.Equal(t, devices[0].Name(), d.Name())
+		require.Same(t, d, opened)
 	}
+	last := devices[len(devices)-1]
+	require.Equal(t, "software0", last.Name())
+	require.Equal(t, verbs.TransportIWARP, last.Attr().Transport)
 	_, err = rdma.Open("no such device")
 	require.ErrorIs(t, err, verbs.ErrNoDevice)
 }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# make run: net/http over RDMA, served and fetched in a guest that has a device.
+# make vm-demo: net/http over RDMA, served and fetched in a guest that has a device.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mkdir -p build
