@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 
 .NOTPARALLEL:
-.PHONY: help setup test lint unit builds faults soak fuzz run clean
+.PHONY: help setup test lint unit builds faults soak fuzz run bench-soft clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -33,13 +33,17 @@ soak: setup ## the tests of connections ROUNDS times, 20 if not set, on 1, 2 and
 fuzz: ## each fuzz target for FUZZTIME, 30s if not set
 	@tools/fuzz.sh
 
-run: ## a file by net/http over RDMA, in a guest
-	@testbed/demo/run.sh
+run: ## a file by net/http over RDMA, on the software device where there is no other
+	@tools/run.sh
+
+bench-soft: ## the software device beside plain TCP
+	@go run ./bench/soft
 
 clean: ## remove what was built here; caches outside the checkout stay
 	rm -rf build testbed/.build
 
 # The test bed's targets are in testbed.mk.
+vm-demo: ## a file by net/http over Soft-RoCE, for Go and for curl, in a guest
 vm-setup: ## prepare this machine for guests; the other vm- targets do it too
 vm-run: ## CMD='...': run a command in a fresh guest; DEV=rxe (default), siw or none, TIMEOUT=seconds
 vm-shell: ## a shell in a guest

@@ -3,7 +3,7 @@
 # JOBS, TEST_TIMEOUT. make itself ends with 2 whatever a command's own exit
 # status was; call testbed/vm to have that.
 
-.PHONY: vm-setup vm-run vm-shell vm-pair vm-test vm-selftest vm-clean
+.PHONY: vm-setup vm-run vm-demo vm-shell vm-pair vm-test vm-selftest vm-clean
 
 vm-setup:
 	@testbed/vm setup
@@ -12,6 +12,9 @@ vm-setup:
 vm-run: export VM_CMD = $(value CMD)
 vm-run:
 	@testbed/vm run "$$VM_CMD"
+
+vm-demo:
+	@testbed/demo/run.sh
 
 vm-shell:
 	@testbed/vm shell
