@@ -100,7 +100,7 @@ func allEnd(t *testing.T, endings <-chan ending, begin time.Time, limit time.Dur
 		case e := <-endings:
 			took := e.at.Sub(begin)
 			t.Logf("seen: %s: %v after %v", e.what, e.err, took.Round(time.Millisecond))
-			if !isOne(e.err, want) || took < 0 || took > limit {
+			if !isOne(e.err, want) || took > limit {
 				t.Errorf("want one of %v within %v", want, limit)
 			}
 		case <-time.After(patience):
@@ -182,8 +182,8 @@ func TestBothStreamListenerKilled(t *testing.T) {
 // keen has a keepalive budget of two seconds.
 var keen = rconn.Config{KeepAlive: time.Second, KeepAliveTimeout: time.Second}
 
-// keenLimit is the budget, the time in which a guest's kernel notices the cable, and one second for slowness.
-const keenLimit = 4 * time.Second
+// keenLimit is the budget, and a second and a half for a slow guest.
+const keenLimit = 3500 * time.Millisecond
 
 // A pulled cable is found by senders and by idle readers, within the keepalive budget.
 //
@@ -226,8 +226,8 @@ func testPairStreamCable(t *testing.T, breakIt ...string) {
 	endings := engage(t, func() (net.Conn, error) { return d.Dial("rdma", net.JoinHostPort(peer, port)) })
 	barrier(t, "connected")
 	time.Sleep(300 * time.Millisecond)
+	run(t, append([]string{"cable"}, breakIt...)...) // which takes its time, up to a second
 	broken := time.Now()
-	run(t, append([]string{"cable"}, breakIt...)...)
 	allEnd(t, endings, broken, keenLimit, syscall.ETIMEDOUT, syscall.ECONNRESET)
 	barrier(t, "done")
 }
@@ -338,7 +338,7 @@ func TestPairRxeHTTPLossy(t *testing.T) {
 
 	waiting := make(chan error, 1)
 	go func() {
-		_, err := client.Get(url + "/wait")
+		_, err := client.Post(url+"/wait", "", nil) // a GET would be tried again
 		waiting <- err
 	}()
 	time.Sleep(500 * time.Millisecond) // it has arrived
