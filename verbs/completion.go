@@ -104,12 +104,12 @@ type Completion struct {
 	Status    Status
 	Opcode    WCOpcode
 	Flags     WCFlags
-	ByteLen   uint32 // receive queue: bytes transferred; READ and atomics: bytes returned
+	ByteLen   uint32 // receive queue: bytes of the SEND or WRITE; READ and atomics: bytes returned
 	Imm       uint32 // as a number, see SendWR.Imm
 	QPNum     uint32 // the local QP
 	VendorErr uint32
 
-	InvalidatedRKey uint32
+	InvalidatedRKey uint32 // of this side's region that OpSendWithInv has made invalid
 }
 
 // Err is nil on success and a *CompletionError otherwise.

@@ -6,15 +6,57 @@ import "fmt"
 type Opcode uint8
 
 // The operations of RDMA. Not every device has all of them; see Capabilities.
+//
+// Requests of one queue are executed in the order in which they were posted and complete in that order, with one exception: an operation
+// may be executed before the result of an earlier READ or atomic is here, unless it has Fence. A READ or atomic sees what WRITEs
+// and atomics posted before it have done.
+//
+// # Completions
+//
+// The completion of a SEND or WRITE, with or without immediate or invalidate, means that its memory may be used again; on InfiniBand
+// (Capabilities.WriteAcked) also that the peer's device has it. The completion of a READ or atomic means that the result is in
+// its memory.
+//
+// # What the peer's device refuses
+//
+// An operation that names memory of the peer that it may not use (an unknown key, one of another PD, bytes outside of the region, an access
+// that the region does not have), or that the peer has no answer for, changes nothing and ends the connection:
+//
+//   - On InfiniBand it completes with StatusRemAccessErr or, where it is not the memory that is wrong, StatusRemInvReqErr; later
+//     requests are flushed. The peer's QP goes to the error state: its requests are flushed, and an asynchronous event may tell why.
+//   - On iWARP the peer sends a Terminate message and ends the TCP connection. Both QPs go to the error state, both
+//     ends get the event cm.Disconnected. A SEND or WRITE may have completed with success before. A READ or atomic completes with an
+//     error: that of InfiniBand where the device understands the Terminate message, else StatusWRFlushErr.
 const (
 	OpSend Opcode = iota
+
+	// OpSendWithImm is a SEND that brings 32 bits of immediate data besides the payload: the receive completes with WCWithImm.
 	OpSendWithImm
+
+	// OpSendWithInv is a SEND that makes a key of the peer's invalid, see SendWR.InvalidateRKey: the receive completes with WCWithInv.
+	// If there is no such key to make invalid, the peer's device refuses it, and the receive does not complete with success.
 	OpSendWithInv
+
 	OpRDMAWrite
+
+	// OpRDMAWriteWithImm is a WRITE that uses up a receive of the peer's, whose memory stays as it is; the receive
+	// completes as WCRecvRDMAWithImm, with WCWithImm and the number of bytes written. On iWARP it is a WRITE followed by an Immediate
+	// Data message (RFC 7306), which only peers of our own understand; if the peer has no receive posted, the bytes may be written before the
+	// connection ends.
 	OpRDMAWriteWithImm
+
+	// OpRDMARead brings bytes from the peer's memory. READs and atomics are limited in number: as many as InitiatorDepth says
+	// (cm.ConnParam) are under way at once, the next ones wait in the send queue. Where that is 0, they fail: at the
+	// post, or with a completion. More than the peer's ResponderResources are refused by the peer's device. A READ of no
+	// bytes succeeds; its address and key are not looked at.
 	OpRDMARead
+
+	// OpAtomicCmpAndSwp and OpAtomicFetchAndAdd change a word of the peer's memory in one piece; see SendWR.CompareAdd. No other atomic
+	// comes between that the same device executes, whichever QP it comes by; what the peer's processor does at the same time
+	// is not covered. An address that is not a multiple of 8 is refused, at the post or by the peer's device.
 	OpAtomicCmpAndSwp
 	OpAtomicFetchAndAdd
+
 	OpLocalInv
 	OpBindMW
 )
@@ -43,7 +85,7 @@ const (
 	Signaled SendFlags = 1 << iota
 	// Solicited marks the receive that this request uses up as worth an event for a CQ that wants only such.
 	Solicited
-	// Fence holds the request until all earlier READs and atomics are done.
+	// Fence holds the request until all earlier READs and atomics of the queue are done: it may use what they brought.
 	Fence
 )
 
@@ -53,8 +95,9 @@ type SendWR struct {
 	Opcode Opcode
 	Flags  SendFlags
 
-	// SGL is the payload (or, for a READ, where it goes), in registered memory that must not change before the
-	// completion. Empty: no payload.
+	// SGL is the payload, in registered memory that must not change before the completion. Empty: no payload. For a READ or
+	// atomic it is where the result goes: memory with AccessLocalWrite, at most DeviceAttr.MaxSGERead entries, for an atomic
+	// one of 8 bytes.
 	SGL []SGE
 
 	// Inline, if not empty, is the payload instead of SGL: any memory, copied before PostSend returns. At most QPCap.MaxInline
@@ -68,13 +111,15 @@ type SendWR struct {
 	RemoteAddr uint64
 	RKey       uint32
 
-	// CompareAdd is what OpAtomicFetchAndAdd adds, and what OpAtomicCmpAndSwp compares with; Swap is what the latter then
-	// stores. An atomic works on eight bytes at RemoteAddr, which must be a multiple of 8; what was there before goes to the eight
-	// bytes of SGL, both as a number in the byte order of the host that holds it.
+	// CompareAdd is what OpAtomicFetchAndAdd adds, modulo 2^64, and what OpAtomicCmpAndSwp compares with; Swap is what the latter then
+	// stores if they were equal. An atomic works on the 8 bytes at RemoteAddr, which must be a multiple of 8, in a region with
+	// AccessRemoteAtomic; what was there before goes to the 8 bytes of SGL, both as a number in the byte order of the host that holds it.
 	CompareAdd uint64
 	Swap       uint64
 
-	// InvalidateRKey is the key of the peer's memory that OpSendWithInv makes invalid there.
+	// InvalidateRKey is the RKey of a region of the peer's, in the PD of its QP, that OpSendWithInv makes invalid: when the receive
+	// completes it names nothing any more, for any QP, and requests that use it are refused. Whether the region's LKey still
+	// works is not defined; the region is still to be closed.
 	InvalidateRKey uint32
 }
 

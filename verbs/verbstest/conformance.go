@@ -42,107 +42,146 @@ type Env struct {
 	Patience time.Duration
 }
 
-// Run checks that providers keep the contract of packages verbs and cm. Each case is a subtest.
+// Run checks that providers keep the contract of packages verbs and cm. Each case is a subtest. Those about an operation that the
+// dialing end's device does not have (see verbs.Capabilities) are left out, but one that asks for it all the same.
 func Run(t *testing.T, env Env) {
 	if env.Patience == 0 {
 		env.Patience = 10 * time.Second
 	}
 	s := &suite{env}
-	for _, c := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
-		{"Attributes", s.attributes},
-		{"Ports", s.ports},
-		{"Watch", s.watch},
-
-		// fault: MEM-6
-		{"Memory", s.memory},
-		{"Sizes", s.sizes},
-		{"Limits", s.limits},
-		// fault: CLOSE-3
-		{"CloseOrder", s.closeOrder},
-		// fault: CLOSE-3
-		{"AfterClose", s.afterClose},
-		// fault: CONN-5
-		{"Foreign", s.foreign},
-
-		// fault: CONN-6
-		{"PrivateData", s.privateData},
-		// fault: CONN-6
-		{"PrivateDataTooLong", s.privateDataTooLong},
-		// fault: CONN-4
-		{"Addresses", s.addresses},
-		{"QPAttributes", s.qpAttributes},
-		// fault: CONN-4
-		{"ListenPort", s.listenPort},
-		{"Reject", s.reject},
-		// fault: CONN-2
-		{"Refused", s.refused},
-		// fault: CONN-2
-		{"Nobody", s.nobody},
-		// fault: CONN-8
-		{"LoopbackRefused", s.loopbackRefused},
-		{"WrongOrder", s.wrongOrder},
-		// fault: CONN-1
-		{"CancelResolve", s.cancelResolve},
-		// fault: CONN-1
-		{"CancelConnect", s.cancelConnect},
-		// fault: CONN-1
-		{"CancelAccept", s.cancelAccept},
-		// fault: CONN-7
-		{"Backlog", s.backlog},
-		// fault: CLOSE-8
-		{"CloseListener", s.closeListener},
-		// fault: CLOSE-9
-		{"CloseUnconnected", s.closeUnconnected},
-
-		{"Send", s.send},
-		{"Write", s.write},
-		{"WriteWithImm", s.writeWithImm},
-		{"Read", s.read},
-		{"Inline", s.inline},
-		{"ZeroLength", s.zeroLength},
-		{"Large", s.large},
-		// fault: DATA-3
-		{"Batch", s.batch},
-		// fault: FLOW-1
-		{"QueueFull", s.queueFull},
-		{"Unsignaled", s.unsignaled},
-		{"SignalAll", s.signalAll},
-		{"MissingOpcodes", s.missingOpcodes},
-		// fault: FLOW-3
-		{"ReceiveFirst", s.receiveFirst},
-		{"NoReceive", s.noReceive},
-
-		{"RemoteAccess", s.remoteAccess},
-		{"LocalAccess", s.localAccess},
-		{"ShortReceive", s.shortReceive},
-		{"Flush", s.flush},
-
-		// fault: DATA-5
-		{"WaitDataThere", s.waitDataThere},
-		{"WaitWakes", s.waitWakes},
-		{"Interrupt", s.interrupt},
-		{"CloseDuringWait", s.closeDuringWait},
-		// fault: DATA-4
-		{"PingPong", s.pingPong},
-		{"ConcurrentPosts", s.concurrentPosts},
-
-		{"Disconnect", s.disconnect},
-		// fault: CLOSE-6
-		{"CloseIsDisconnect", s.closeIsDisconnect},
-		// fault: CLOSE-6
-		{"BothDisconnect", s.bothDisconnect},
-		// fault: CLOSE-2
-		{"Cycles", s.cycles},
-	} {
+	ops := s.opcodes(t)
+	for _, c := range s.cases() {
+		if ops&c.needs != c.needs {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			defer s.watchdog(t)()
 			c.run(t)
 		})
 	}
 	t.Run("Leaks", func(t *testing.T) { s.leaks(t) })
+}
+
+type testCase struct {
+	name  string
+	run   func(*testing.T)
+	needs verbs.OpcodeSet
+}
+
+func (s *suite) cases() []testCase {
+	var (
+		atomics = verbs.Opcodes(verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd)
+		imm     = verbs.Opcodes(verbs.OpSendWithImm)
+		wImm    = verbs.Opcodes(verbs.OpRDMAWriteWithImm)
+		inv     = verbs.Opcodes(verbs.OpSendWithInv)
+	)
+	return []testCase{
+		{"Attributes", s.attributes, 0},
+		{"Ports", s.ports, 0},
+		{"Watch", s.watch, 0},
+
+		// fault: MEM-6
+		{"Memory", s.memory, 0},
+		{"Sizes", s.sizes, 0},
+		{"Limits", s.limits, 0},
+		// fault: CLOSE-3
+		{"CloseOrder", s.closeOrder, 0},
+		// fault: CLOSE-3
+		{"AfterClose", s.afterClose, 0},
+		// fault: CONN-5
+		{"Foreign", s.foreign, 0},
+
+		// fault: CONN-6
+		{"PrivateData", s.privateData, 0},
+		// fault: CONN-6
+		{"PrivateDataTooLong", s.privateDataTooLong, 0},
+		// fault: CONN-4
+		{"Addresses", s.addresses, 0},
+		{"QPAttributes", s.qpAttributes, 0},
+		// fault: CONN-4
+		{"ListenPort", s.listenPort, 0},
+		{"Reject", s.reject, 0},
+		// fault: CONN-2
+		{"Refused", s.refused, 0},
+		// fault: CONN-2
+		{"Nobody", s.nobody, 0},
+		// fault: CONN-8
+		{"LoopbackRefused", s.loopbackRefused, 0},
+		{"WrongOrder", s.wrongOrder, 0},
+		// fault: CONN-1
+		{"CancelResolve", s.cancelResolve, 0},
+		// fault: CONN-1
+		{"CancelConnect", s.cancelConnect, 0},
+		// fault: CONN-1
+		{"CancelAccept", s.cancelAccept, 0},
+		// fault: CONN-7
+		{"Backlog", s.backlog, 0},
+		// fault: CLOSE-8
+		{"CloseListener", s.closeListener, 0},
+		// fault: CLOSE-9
+		{"CloseUnconnected", s.closeUnconnected, 0},
+
+		{"Send", s.send, 0},
+		{"Write", s.write, 0},
+		{"WriteWithImm", s.writeWithImm, 0},
+		{"Read", s.read, 0},
+		{"ReadDepth", s.readDepth, 0},
+		{"ReadNoDepth", s.readNoDepth, 0},
+		{"ReadNothing", s.readNothing, 0},
+		{"ReadOrder", s.readOrder, 0},
+		{"ReadFence", s.readFence, 0},
+		{"ReadLocalAccess", s.readLocalAccess, 0},
+		{"Inline", s.inline, 0},
+		{"ZeroLength", s.zeroLength, 0},
+		{"Large", s.large, 0},
+		// fault: DATA-3
+		{"Batch", s.batch, 0},
+		// fault: FLOW-1
+		{"QueueFull", s.queueFull, 0},
+		{"Unsignaled", s.unsignaled, 0},
+		{"SignalAll", s.signalAll, 0},
+		{"MissingOpcodes", s.missingOpcodes, 0},
+		// fault: FLOW-3
+		{"ReceiveFirst", s.receiveFirst, 0},
+		{"NoReceive", s.noReceive, 0},
+
+		{"RemoteAccess", s.remoteAccess, 0},
+		{"LocalAccess", s.localAccess, 0},
+		{"ShortReceive", s.shortReceive, 0},
+		{"Flush", s.flush, 0},
+
+		{"Atomic", s.atomic, atomics},
+		{"AtomicContenders", s.atomicContenders, atomics},
+		{"AtomicDepth", s.atomicDepth, atomics},
+		{"AtomicNoDepth", s.atomicNoDepth, atomics},
+		{"AtomicMisaligned", s.atomicMisaligned, atomics},
+		{"AtomicAccess", s.atomicAccess, atomics},
+		{"AtomicResult", s.atomicResult, atomics},
+		{"SendWithImm", s.sendWithImm, imm},
+		{"SendWithImmNoReceive", s.sendWithImmNoReceive, imm},
+		{"WriteWithImmOrder", s.writeWithImmOrder, wImm},
+		{"WriteWithImmNoReceive", s.writeWithImmNoReceive, wImm},
+		{"WriteWithImmAccess", s.writeWithImmAccess, wImm},
+		{"SendWithInv", s.sendWithInv, inv},
+		{"SendWithInvUnknown", s.sendWithInvUnknown, inv},
+
+		// fault: DATA-5
+		{"WaitDataThere", s.waitDataThere, 0},
+		{"WaitWakes", s.waitWakes, 0},
+		{"Interrupt", s.interrupt, 0},
+		{"CloseDuringWait", s.closeDuringWait, 0},
+		// fault: DATA-4
+		{"PingPong", s.pingPong, 0},
+		{"ConcurrentPosts", s.concurrentPosts, 0},
+
+		{"Disconnect", s.disconnect, 0},
+		// fault: CLOSE-6
+		{"CloseIsDisconnect", s.closeIsDisconnect, 0},
+		// fault: CLOSE-6
+		{"BothDisconnect", s.bothDisconnect, 0},
+		// fault: CLOSE-2
+		{"Cycles", s.cycles, 0},
+	}
 }
 
 type suite struct{ Env }
@@ -206,6 +245,16 @@ func (s *suite) localPort0() netip.AddrPort {
 		return netip.AddrPort{}
 	}
 	return netip.AddrPortFrom(s.Local, 0)
+}
+
+// opcodes are those of the dialing end's device.
+func (s *suite) opcodes(t *testing.T) verbs.OpcodeSet {
+	t.Helper()
+	id, err := s.Dial.Resolve(s.ctx(t), s.localPort0(), netip.AddrPortFrom(s.Addr, 7471))
+	require.NoError(t, err)
+	ops := id.Device().Attr().Caps.Send
+	require.NoError(t, id.Close())
+	return ops
 }
 
 // device is the dialing end's device.

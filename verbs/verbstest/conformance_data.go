@@ -75,21 +75,6 @@ func (s *suite) read(t *testing.T) {
 		a.sent(uint64(i), verbs.WCRDMARead)
 		require.True(t, has(a.mr.Bytes()[20000:20000+n], 5))
 	}
-	// More of them than the sides answer at once, and one that waits for another.
-	for i := range 6 {
-		a.post(a.readWR(uint64(i), a.sge(40000+10*i, 10), b, 10*i))
-	}
-	for i := range 6 {
-		a.sent(uint64(i), verbs.WCRDMARead)
-	}
-	require.True(t, has(a.mr.Bytes()[40000:40060], 5))
-	write := a.writeWR(8, a.sge(50000, 100), b, 30000)
-	write.Flags |= verbs.Fence
-	a.post(a.readWR(7, a.sge(50000, 100), b, 0), write)
-	a.sent(7, verbs.WCRDMARead)
-	a.sent(8, verbs.WCRDMAWrite)
-	b.sync(a)
-	require.True(t, has(b.mr.Bytes()[30000:30100], 5))
 }
 
 func (s *suite) inline(t *testing.T) {

@@ -17,12 +17,6 @@ func (s *suite) remoteAccess(t *testing.T) {
 			return wr
 		}
 	}
-	region := func(b *side, access verbs.Access) verbs.MR {
-		mr, err := b.pd.AllocMR(4096, access)
-		require.NoError(b.t, err)
-		b.t.Cleanup(func() { require.NoError(b.t, b.qp.Close()); require.NoError(b.t, mr.Close()) })
-		return mr
-	}
 	for _, c := range []struct {
 		name string
 		wr   func(a, b *side) verbs.SendWR
@@ -32,13 +26,15 @@ func (s *suite) remoteAccess(t *testing.T) {
 		{"past the end", with(func(wr *verbs.SendWR, b *side) { wr.RemoteAddr += uint64(len(b.mr.Bytes())) - 63 })},
 		{"far away", with(func(wr *verbs.SendWR, b *side) { wr.RemoteAddr = ^uint64(0) - 31 })},
 		{"no write", with(func(wr *verbs.SendWR, b *side) {
-			mr := region(b, verbs.AccessLocalWrite|verbs.AccessRemoteRead)
-			wr.RemoteAddr, wr.RKey = mr.Addr(), mr.RKey()
+			*wr = at(*wr, b.region(4096, verbs.AccessLocalWrite|verbs.AccessRemoteRead), 0)
 		})},
 		{"no read", with(func(wr *verbs.SendWR, b *side) {
-			mr := region(b, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 			wr.Opcode = verbs.OpRDMARead
-			wr.RemoteAddr, wr.RKey = mr.Addr(), mr.RKey()
+			*wr = at(*wr, b.region(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite), 0)
+		})},
+		{"read by a wrong key", with(func(wr *verbs.SendWR, b *side) {
+			wr.Opcode = verbs.OpRDMARead
+			wr.RKey ^= 0x5a5a00
 		})},
 		{"read past the end", with(func(wr *verbs.SendWR, b *side) {
 			wr.Opcode = verbs.OpRDMARead
@@ -55,13 +51,15 @@ func (s *suite) remoteAccess(t *testing.T) {
 			fill(a.mr.Bytes()[:64], 9)
 			wr := c.wr(a, b)
 			a.post(wr)
-			if a.iwarp() && wr.Opcode == verbs.OpRDMARead {
+			if s.ReadUnchecked && wr.Opcode == verbs.OpRDMARead {
 				// The kernel's soft-iWARP may not even end the connection.
 				time.Sleep(100 * time.Millisecond)
 				require.NoError(t, a.poll())
 				for _, wc := range a.sends {
 					require.Error(t, wc.Err())
 				}
+			} else if wr.Opcode == verbs.OpRDMARead {
+				s.requireRefused(t, a, b, verbs.StatusRemAccessErr)
 			} else {
 				s.requireBroken(t, a, b, verbs.StatusRemAccessErr)
 			}
@@ -87,17 +85,18 @@ func (s *suite) remoteAccess(t *testing.T) {
 	})
 }
 
-// requireBroken expects a's request 1 to have failed. InfiniBand tells by its status; on iWARP the request may have been handed
-// over with success, and then the connection ends.
-func (s *suite) requireBroken(t *testing.T, a, b *side, status verbs.Status) {
+// requireBroken expects a's request 1 to have been refused by the peer's device, with one of the statuses. InfiniBand tells by its status;
+// on iWARP a SEND or WRITE may have been handed over with success, and then the connection ends. Each side has receive 0 posted.
+func (s *suite) requireBroken(t *testing.T, a, b *side, statuses ...verbs.Status) {
 	t.Helper()
 	if a.iwarp() {
 		a.disconnected()
+		b.disconnected()
 	} else {
 		wc := a.nextSend()
-		require.Equal(t, status, wc.Status)
+		require.Contains(t, statuses, wc.Status)
 		require.EqualValues(t, 1, wc.ID)
-		require.ErrorIs(t, wc.Err(), &verbs.CompletionError{Status: status})
+		require.ErrorIs(t, wc.Err(), &verbs.CompletionError{Status: wc.Status})
 	}
 	// Both queue pairs are in the error state: the receives come back.
 	for _, e := range []*side{a, b} {
@@ -106,6 +105,17 @@ func (s *suite) requireBroken(t *testing.T, a, b *side, status verbs.Status) {
 		require.EqualValues(t, 0, wc.ID)
 		e.inError()
 	}
+}
+
+// requireRefused is requireBroken for a READ or atomic, which never succeeds.
+func (s *suite) requireRefused(t *testing.T, a, b *side, statuses ...verbs.Status) {
+	t.Helper()
+	if a.iwarp() {
+		wc := a.nextSend()
+		require.Contains(t, append(statuses, verbs.StatusWRFlushErr), wc.Status)
+		require.EqualValues(t, 1, wc.ID)
+	}
+	s.requireBroken(t, a, b, statuses...)
 }
 
 // inError posts to a QP in the error state. What completes is flushed; Linux's software devices do not complete everything

@@ -19,7 +19,8 @@ type size struct {
 	inline         int
 	memory         int
 	signalAll      bool
-	recvs          int // posted from the start, memory slots of 64 bytes from the end
+	pd             verbs.PD // of another side, which is closed later
+	recvs          int      // posted from the start, memory slots of 64 bytes from the end
 }
 
 // side is one end of a connection, with everything it needs.
@@ -29,7 +30,9 @@ type side struct {
 	id             cm.ID
 	dev            verbs.Device
 	pd             verbs.PD
+	guest          bool // pd is another side's
 	mr             verbs.MR
+	regions        []verbs.MR // besides mr
 	ch             verbs.CompletionChannel
 	sendCQ, recvCQ verbs.CQ
 	qp             verbs.QP
@@ -62,8 +65,10 @@ func (s *suite) trySide(t *testing.T, id cm.ID, z size) (*side, error) {
 	require.NotNil(t, e.dev)
 	t.Cleanup(e.close)
 	var err error
-	e.pd, err = e.dev.AllocPD()
-	require.NoError(t, err)
+	if e.pd, e.guest = z.pd, z.pd != nil; !e.guest {
+		e.pd, err = e.dev.AllocPD()
+		require.NoError(t, err)
+	}
 	e.mr, err = e.pd.AllocMR(z.memory, allAccess)
 	require.NoError(t, err)
 	e.ch, err = e.dev.CreateCompletionChannel()
@@ -100,10 +105,13 @@ func (e *side) close() {
 	if e.ch != nil {
 		require.NoError(e.t, e.ch.Close())
 	}
+	for _, mr := range e.regions {
+		require.NoError(e.t, mr.Close())
+	}
 	if e.mr != nil {
 		require.NoError(e.t, e.mr.Close())
 	}
-	if e.pd != nil {
+	if e.pd != nil && !e.guest {
 		require.NoError(e.t, e.pd.Close())
 	}
 	require.NoError(e.t, e.id.Close())
@@ -117,20 +125,40 @@ func (s *suite) pair(t *testing.T, z size) (a, b *side) {
 
 func (s *suite) connect(t *testing.T, ln cm.Listener, z size) (a, b *side) {
 	t.Helper()
+	return s.connectAs(t, ln, end{z, param()}, end{z, param()})
+}
+
+// end is how one end of a connection is made.
+type end struct {
+	size
+	param cm.ConnParam
+}
+
+func (s *suite) connectAs(t *testing.T, ln cm.Listener, dial, accept end) (a, b *side) {
+	t.Helper()
 	ctx := s.ctx(t)
 	id := s.resolve(t, ln.Addr())
-	a = s.side(t, id, z)
+	a = s.side(t, id, dial.size)
 	done := make(chan error, 1)
 	go func() {
-		_, err := id.Connect(ctx, param())
+		_, err := id.Connect(ctx, dial.param)
 		done <- err
 	}()
 	req, err := ln.Accept(ctx)
 	require.NoError(t, err)
-	b = s.side(t, req, z)
-	require.NoError(t, req.Accept(ctx, param()))
+	b = s.side(t, req, accept.size)
+	require.NoError(t, req.Accept(ctx, accept.param))
 	require.NoError(t, <-done)
 	return a, b
+}
+
+// region registers more memory, which is closed with the side.
+func (e *side) region(size int, access verbs.Access) verbs.MR {
+	e.t.Helper()
+	mr, err := e.pd.AllocMR(size, access)
+	require.NoError(e.t, err)
+	e.regions = append(e.regions, mr)
+	return mr
 }
 
 // sge is a piece of the side's memory.
@@ -167,6 +195,12 @@ func (e *side) writeWR(id uint64, sgl []verbs.SGE, peer *side, at int) verbs.Sen
 		ID: id, Opcode: verbs.OpRDMAWrite, Flags: verbs.Signaled, SGL: sgl,
 		RemoteAddr: peer.mr.Addr() + uint64(at), RKey: peer.mr.RKey(),
 	}
+}
+
+// at has a work request name another memory of the peer.
+func at(wr verbs.SendWR, mr verbs.MR, off int) verbs.SendWR {
+	wr.RemoteAddr, wr.RKey = mr.Addr()+uint64(off), mr.RKey()
+	return wr
 }
 
 func (e *side) readWR(id uint64, sgl []verbs.SGE, peer *side, at int) verbs.SendWR {

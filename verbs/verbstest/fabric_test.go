@@ -12,8 +12,21 @@ import (
 func TestFabricIB(t *testing.T)    { runSuite(t, verbs.TransportIB) }
 func TestFabricIWARP(t *testing.T) { runSuite(t, verbs.TransportIWARP) }
 
-func runSuite(t *testing.T, transport verbs.Transport) {
-	fab := verbstest.NewFabric(verbstest.Config{Device: verbstest.DeviceConfig{Transport: transport}})
+// All operations: on InfiniBand SEND with invalidate too, on iWARP those of RFC 7306.
+func TestFabricIBAll(t *testing.T)    { runSuite(t, verbs.TransportIB, all) }
+func TestFabricIWARPAll(t *testing.T) { runSuite(t, verbs.TransportIWARP, all) }
+
+func all(a *verbs.DeviceAttr) {
+	a.Caps.Send = verbs.Opcodes(verbs.OpSend, verbs.OpSendWithImm, verbs.OpSendWithInv, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm,
+		verbs.OpRDMARead, verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd)
+}
+
+func runSuite(t *testing.T, transport verbs.Transport, change ...func(*verbs.DeviceAttr)) {
+	d := verbstest.DeviceConfig{Transport: transport}
+	for _, f := range change {
+		d.Attr = f
+	}
+	fab := verbstest.NewFabric(verbstest.Config{Device: d})
 	defer fab.Close()
 	verbstest.Run(t, verbstest.Env{
 		Dial:   fab.Host("a", "10.9.0.1"),

@@ -188,7 +188,7 @@ func (q *qp) place(p *packet) {
 	case op == verbs.OpRDMAWriteWithImm && noRecv:
 		q.terminate(verbs.EventQPReqErr)
 	case op == verbs.OpRDMAWriteWithImm:
-		q.receiveImm(&p.wr, 0) // it travels apart from what was written
+		q.receiveImm(&p.wr, uint32(p.n))
 	}
 }
 
