@@ -50,6 +50,9 @@ func play(ctx context.Context, spec vm.Spec, role string) vm.Result {
 		switch {
 		case is("Fails"):
 			end(1, "--- FAIL: "+test+" (0.10s)")
+		case is("Shows"):
+			fmt.Fprintf(spec.Stdout, "    some_test.go:7: seen: %s17 bytes\n    some_test.go:8: unseen\n", role)
+			end(0, "--- PASS: "+test+" (0.10s)")
 		case is("Skips"):
 			end(0, "--- SKIP: "+test+" (0.00s)\nPASS")
 		case is("Missing"):
@@ -108,6 +111,8 @@ func TestRun(t *testing.T) {
 		{"TestBothFine", 0, 2, "2 passed, 0 failed", []string{"ok   rxe/TestBothFine", "ok   siw/TestBothFine"}},
 		{"", 1, 0, "0 passed, 0 failed", nil},
 		{"TestRxeFails TestRxeToo", 1, 1, "1 passed, 1 failed", []string{"FAIL rxe/TestRxeFails\n", "     the output\n"}},
+		{"TestRxeShows", 0, 1, "1 passed, 0 failed", []string{"TestRxeShows  0.10s\n     17 bytes\n\n"}},
+		{"TestPairRxeShows", 0, 1, "1 passed, 0 failed", []string{"0.10s\n     A: A17 bytes\n     B: B17 bytes\n\n"}},
 		{"TestRxeSkips", 1, 1, "0 passed, 1 failed", []string{"without a PASS"}},
 		{"TestRxeMissing", 1, 1, "0 passed, 1 failed", []string{"without a PASS"}},
 		{"TestRxeSubtestOnly", 1, 1, "0 passed, 1 failed", []string{"without a PASS"}},
