@@ -5,12 +5,12 @@
 SHELL := /bin/bash
 
 .NOTPARALLEL:
-.PHONY: help setup test lint unit builds faults soak fuzz run bench-soft clean
+.PHONY: help setup test lint unit builds wire faults soak fuzz run bench-soft clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-test: setup lint unit builds faults ## everything a host can check; installs its needs on Debian (as root)
+test: setup lint unit builds wire faults ## everything a host can check; installs its needs on Debian (as root)
 
 setup:
 	@tools/setup.sh
@@ -23,6 +23,9 @@ unit: ## the Go tests, with the race detector where there is cgo
 
 builds: ## build and start without cgo, on other systems, without RDMA headers or libraries
 	@tools/builds.sh
+
+wire: ## Wireshark decodes what the software device sends
+	@tools/wire.sh
 
 faults: ## compare docs/faults.md with the tests that name its rows
 	@go run ./internal/checks/faults

@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 
 program=./internal/checks/devices # prints the system's devices, or why there are none
 built=build/devices
+loopback=./internal/checks/loopback # sends something over the software device
 
 # says COMMAND... -- WORD... runs a command that must print all words.
 says() {
@@ -40,6 +41,7 @@ check "build, darwin" env CGO_ENABLED=0 GOOS=darwin go build ./...
 check "build, windows" env CGO_ENABLED=0 GOOS=windows go build ./...
 check "program without cgo builds" env CGO_ENABLED=0 go build -o "$built-nocgo" "$program"
 check "program without cgo says so" says "$built-nocgo" -- "cgo"
+check "no cgo: the software device works" says env CGO_ENABLED=0 go run "$loopback" -- software0
 
 if [[ $(uname -s) != Linux ]]; then
 	not_asked "builds with cgo" "not Linux"
@@ -62,6 +64,8 @@ else
 	check "clean chroot" tools/chroot.sh true
 	check "no RDMA libraries: the program starts and names them" \
 		says tools/chroot.sh "/src/$built" -- libibverbs1 librdmacm1
+	check "the software device, with cgo, builds" go build -o build/loopback "$loopback"
+	check "no RDMA libraries: the software device works" says tools/chroot.sh /src/build/loopback -- software0
 	check "gcc without RDMA headers: build" tools/chroot.sh go build ./...
 	check "gcc without RDMA headers: the program names the packages" \
 		says tools/chroot.sh go run "$program" -- libibverbs-dev librdmacm-dev

@@ -3,7 +3,7 @@
 #
 #	tools/chroot.sh COMMAND...
 #
-# It sees this checkout at /src, Go at /go and the module cache at /modules, all read-only, and has no network. /tmp is
+# It sees this checkout at /src, Go at /go and the module cache at /modules, all read-only, and has no network but loopback. /tmp is
 # fresh. The chroot is made once, in a cache outside the checkout. Needs root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,6 +26,7 @@ make_root() {
 # inside runs in its own mount and network namespace, so that nothing stays mounted whatever happens.
 inside() {
 	mount --make-rprivate /
+	ip link set lo up
 	mount -t proc proc "$root/proc"
 	mount -t tmpfs tmpfs "$root/tmp"
 	local from to

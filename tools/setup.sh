@@ -22,12 +22,12 @@ fi
 packages=(
 	gcc libc6-dev libibverbs-dev librdmacm-dev # internal/rdmacore, and the race detector
 	binutils debootstrap                       # builds in a clean chroot
-	shellcheck
+	iproute2 shellcheck tshark
 )
 
 if ! command -v apt-get dpkg-query >/dev/null; then
 	commands=()
-	for c in gcc readelf debootstrap shellcheck; do
+	for c in gcc readelf debootstrap ip shellcheck tshark; do
 		command -v "$c" >/dev/null || commands+=("$c")
 	done
 	((${#commands[@]})) || exit 0

@@ -42,7 +42,7 @@ var layers = map[string][]string{
 	// Guest tests look at every layer.
 	"testbed/tests": {"rconn", "ring", ".", "internal/rdmacore", "internal/softiwarp", "verbs/verbstest", "cm", "verbs"},
 
-	"internal/checks": {".", "cm", "verbs"},
+	"internal/checks": {"rconn", ".", "cm", "verbs"},
 }
 
 // stdOnly are the packages that need nothing but the standard library.
