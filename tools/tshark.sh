@@ -18,14 +18,14 @@ read -r line <&3 # "listening on ADDRESS"
 port=${line##*:}
 
 # Its first output is the number of the first packet: from then on it captures.
-tshark -q -i lo -f "tcp port $port" -w "$dir/capture" -a duration:60 2>"$dir/log" &
+tshark -q -i lo -B 64 -f "tcp port $port" -w "$dir/capture" -a duration:60 2>"$dir/log" &
 pids+=($!)
 tshark=$!
 for _ in $(seq 100); do
 	[[ -s $dir/capture ]] && break
 	sleep 0.1
 done
-build/echo -size 8MiB "127.0.0.1:$port"
+build/echo -size 4MiB "127.0.0.1:$port"
 sleep 1
 kill -INT "$tshark"
 wait "$tshark" || true
@@ -35,6 +35,12 @@ count() { tshark -r "$dir/capture" --disable-protocol rpcordma --disable-protoco
 requests=$(count iwarp_mpa.req)
 writes=$(count 'iwarp_rdma.opcode == 0')
 sends=$(count 'iwarp_rdma.opcode == 3')
-bad=$(count '_ws.malformed || _ws.expert.severity == 0x800000 || iwarp_mpa.bad_length || iwarp_rdma.terminate')
+wrong='_ws.malformed || _ws.expert.severity == 0x800000 || iwarp_mpa.bad_length || iwarp_rdma.terminate'
+bad=$(count "$wrong")
 echo "$requests packets with an MPA request, $writes with an RDMA Write, $sends with a Send, $bad bad"
+if ((bad)); then
+	cp "$dir/capture" build/wire.pcap
+	tshark -r "$dir/capture" --disable-protocol rpcordma --disable-protocol smb_direct -Y "$wrong" -V 2>>"$dir/log" | tail -n 60
+fi
+cat "$dir/log"
 ((requests == 1 && writes > 50 && sends > 50 && bad == 0))
