@@ -350,7 +350,33 @@ func TestDisconnectedLost(t *testing.T) {
 	})
 }
 
-// What reads and writes allocate shows only on a real device: the fabric itself allocates.
+func TestReadAndWriteAllocateNothing(t *testing.T) {
+	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		n := newNetwork(t, fc, Config{})
+		d, a := n.pair(t)
+		defer closeBoth(d, a)
+		for _, size := range []int{1, 100, 10000} {
+			sent, got := make([]byte, size), make([]byte, size)
+			exchange := func() {
+				if _, err := d.Write(sent); err != nil {
+					panic(err)
+				}
+				for k := 0; k < size; {
+					m, err := a.Read(got[k:])
+					if err != nil {
+						panic(err)
+					}
+					k += m
+				}
+			}
+			for range 1000 { // every element of the fabric's queues has its storage then
+				exchange()
+			}
+			require.Zero(t, testing.AllocsPerRun(100, exchange), "%d bytes", size)
+		}
+	})
+}
+
 func TestSetDeadlineAllocatesNothing(t *testing.T) {
 	n := newNetwork(t, verbstest.Config{}, Config{})
 	d, a := n.pair(t)

@@ -67,9 +67,11 @@ func (c *clock) put(now, t time.Duration, f func()) {
 	if t <= now {
 		*c.due.add() = event{now, c.seq, f}
 	} else {
-		e := new(event)
+		var e *event
 		if last := len(c.spare) - 1; last >= 0 {
 			e, c.spare = c.spare[last], c.spare[:last]
+		} else {
+			e = new(event)
 		}
 		*e = event{t, c.seq, f}
 		heap.Push(&c.later, e)

@@ -127,6 +127,7 @@ func (s *suite) cases() []testCase {
 		{"Read", s.read, 0},
 		{"ReadDepth", s.readDepth, 0},
 		{"ReadNoDepth", s.readNoDepth, 0},
+		{"DepthLimit", s.depthLimit, 0},
 		{"ReadNothing", s.readNothing, 0},
 		{"ReadOrder", s.readOrder, 0},
 		{"ReadFence", s.readFence, 0},

@@ -26,6 +26,7 @@ func (s *suite) attributes(t *testing.T) {
 	for name, n := range map[string]int{
 		"Ports": a.Ports, "MaxQP": a.MaxQP, "MaxQPWR": a.MaxQPWR, "MaxSGE": a.MaxSGE, "MaxSGERead": a.MaxSGERead, "MaxCQ": a.MaxCQ,
 		"MaxCQE": a.MaxCQE, "MaxMR": a.MaxMR, "MaxPD": a.MaxPD, "MaxQPRdAtom": a.MaxQPRdAtom,
+		"MaxQPInitRdAtom": a.MaxQPInitRdAtom,
 	} {
 		require.Positive(t, n, name)
 	}

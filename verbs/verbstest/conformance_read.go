@@ -1,6 +1,9 @@
 package verbstest
 
 import (
+	"errors"
+	"net/netip"
+	"syscall"
 	"testing"
 
 	"github.com/rconn/rdma/cm"
@@ -65,6 +68,26 @@ func (e *side) neverSucceeds(wr verbs.SendWR) {
 	wc := e.nextSend()
 	require.NotEqual(e.t, verbs.StatusSuccess, wc.Status)
 	require.Equal(e.t, wr.ID, wc.ID)
+}
+
+// depthLimit asks for more READs under way than the device has.
+func (s *suite) depthLimit(t *testing.T) {
+	attr := s.device(t).Attr()
+	for what, p := range map[string]cm.ConnParam{
+		"ResponderResources": {ResponderResources: uint8(min(attr.MaxQPRdAtom+1, 255)), InitiatorDepth: 1},
+		"InitiatorDepth":     {ResponderResources: 1, InitiatorDepth: uint8(min(attr.MaxQPInitRdAtom+1, 255))},
+	} {
+		if int(p.ResponderResources) <= attr.MaxQPRdAtom && int(p.InitiatorDepth) <= attr.MaxQPInitRdAtom {
+			continue // it has as many as can be asked for
+		}
+		id := s.resolve(t, netip.AddrPortFrom(s.Addr, 7471))
+		s.side(t, id, size{})
+		_, err := id.Connect(s.ctx(t), p)
+		require.ErrorIs(t, err, syscall.EINVAL, what)
+		limit, ok := errors.AsType[*verbs.LimitError](err)
+		require.True(t, ok, "%s: %v", what, err)
+		require.Less(t, limit.Max, limit.Got, what)
+	}
 }
 
 func (s *suite) readNothing(t *testing.T) {

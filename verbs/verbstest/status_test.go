@@ -66,6 +66,61 @@ func TestStatuses(t *testing.T) {
 	})
 }
 
+// READs and atomics that are too many wait for the answers of earlier ones.
+func TestDepthHoldsRequests(t *testing.T) {
+	for name, dc := range map[string]DeviceConfig{"ib": ib, "iwarp": iwarp} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, dc, size{}, func(t *testing.T, n *network) {
+				took := func(depth uint8) time.Duration {
+					a, b := connectWith(t, n, func(p *cm.ConnParam) { p.InitiatorDepth, p.ResponderResources = depth, depth })
+					start := time.Now()
+					for i := range 6 {
+						a.post(a.readWR(uint64(i), a.sge(8*i, 8), b, 0))
+					}
+					for i := range 6 {
+						a.sent(uint64(i), verbs.WCRDMARead)
+					}
+					return time.Since(start)
+				}
+				all := took(6)
+				back := latency // of an answer, which the next one waits for
+				if dc.Transport == verbs.TransportIWARP {
+					back *= 2 // and the request's own way
+				}
+				require.Equal(t, all+2*back, took(2))
+				require.Equal(t, all+5*back, took(1))
+			})
+		})
+	}
+}
+
+// More READs than the peer answers at once.
+func TestPeerRefusesReads(t *testing.T) {
+	virtually(t, ib, size{}, func(t *testing.T, n *network) {
+		a, b := connectWith(t, n, func(p *cm.ConnParam) { p.InitiatorDepth, p.ResponderResources = 3, 2 })
+		for i := range 3 {
+			a.post(a.readWR(uint64(i), a.sge(8*i, 8), b, 0))
+		}
+		a.sent(0, verbs.WCRDMARead)
+		a.sent(1, verbs.WCRDMARead)
+		a.failed(2, verbs.StatusRemInvReqErr)
+	})
+}
+
+// The keys of an invalidated region are dead on this side too.
+func TestInvalidatedLKey(t *testing.T) {
+	dc := iwarp
+	dc.Attr = func(a *verbs.DeviceAttr) { a.Caps.Send |= verbs.Opcodes(verbs.OpSendWithInv) }
+	virtually(t, dc, size{recvs: 1}, func(t *testing.T, n *network) {
+		mr := n.b.region(64, allAccess)
+		n.a.post(sendInvWR(1, nil, mr.RKey()))
+		n.b.received(0, 0)
+		n.b.post(sendWR(2, []verbs.SGE{{Addr: mr.Addr(), Length: 8, LKey: mr.LKey()}}))
+		n.b.failed(2, verbs.StatusLocProtErr)
+		n.a.disconnected()
+	})
+}
+
 func TestPostedInError(t *testing.T) {
 	for _, lose := range []bool{false, true} {
 		virtually(t, DeviceConfig{LoseInError: lose}, size{}, func(t *testing.T, n *network) {
