@@ -1,15 +1,11 @@
 package softiwarp
 
 import (
-	"log/slog"
 	"net/netip"
 	"testing"
 
 	"github.com/rconn/rdma/verbs/verbstest"
 )
-
-// quiet is a logger for tests that provoke what it would tell.
-var quiet = slog.New(slog.DiscardHandler)
 
 func TestConformance(t *testing.T) {
 	for name, cfg := range map[string]Config{

@@ -202,7 +202,7 @@ func (l *listener) end() {
 	queue := l.queue
 	l.queue = nil
 	for conn := range l.pending {
-		_ = conn.SetDeadline(longAgo)
+		_ = conn.Close()
 	}
 	l.wake()
 	l.mu.Unlock()

@@ -58,6 +58,11 @@ func atomicOp(op verbs.Opcode) bool {
 	return op == verbs.OpAtomicCmpAndSwp || op == verbs.OpAtomicFetchAndAdd
 }
 
+var (
+	errInvalidSend  = os.NewSyscallError("PostSend", syscall.EINVAL)
+	errNotConnected = os.NewSyscallError("PostSend", syscall.ENOTCONN)
+)
+
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	q.mu.Lock()
 	n, err := len(wrs), error(nil)
@@ -76,7 +81,6 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 
 // checkSend refuses what is wrong about a request by itself.
 func (q *qp) checkSend(wr *verbs.SendWR) error {
-	invalid := os.NewSyscallError("PostSend", syscall.EINVAL)
 	sges := q.cap.MaxSendSGE
 	if wr.Opcode == verbs.OpRDMARead || atomicOp(wr.Opcode) {
 		sges = 1
@@ -89,13 +93,13 @@ func (q *qp) checkSend(wr *verbs.SendWR) error {
 	case len(wr.Inline) > q.cap.MaxInline:
 		return &verbs.LimitError{What: "bytes of inline payload", Got: uint64(len(wr.Inline)), Max: uint64(q.cap.MaxInline)}
 	case len(wr.Inline) > 0 && answered(wr.Opcode):
-		return invalid
+		return errInvalidSend
 	case len(wr.Inline) == 0 && len(wr.SGL) > sges:
 		return &verbs.LimitError{What: "scatter/gather entries", Got: uint64(len(wr.SGL)), Max: uint64(sges)}
 	case atomicOp(wr.Opcode) && (len(wr.SGL) != 1 || wr.SGL[0].Length != 8 || wr.RemoteAddr%8 != 0):
-		return invalid
+		return errInvalidSend
 	case q.state != verbs.QPRTS && q.state != verbs.QPError:
-		return os.NewSyscallError("PostSend", syscall.ENOTCONN)
+		return errNotConnected
 	case q.sq.tail-q.sqFreed.Load() >= uint64(q.cap.MaxSendWR):
 		return verbs.ErrQueueFull
 	}

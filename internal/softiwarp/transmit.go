@@ -8,6 +8,9 @@ import (
 
 var errMemoryGone = errors.New("a memory region was closed while it was in use")
 
+// sendRounds bounds the batches that one call sends: others may post without end.
+const sendRounds = 8
+
 // startSending sends what there is to send, unless somebody does already. It does not block: what TCP does not take is left to a
 // goroutine that lives until all is sent. It unlocks mu.
 func (q *qp) startSending() {
@@ -43,8 +46,11 @@ func (q *qp) drain() {
 // writeSome is called by the runtime when TCP may take something. False: it shall call again then.
 func (q *qp) writeSome(fd uintptr) bool {
 	t := &q.out
-	for q.more() {
-		n, err := t.writev(fd)
+	for rounds := 0; q.more(); rounds++ {
+		n, err := 0, error(errAgain)
+		if t.park || rounds < sendRounds {
+			n, err = t.writev(fd)
+		}
 		switch {
 		case err == nil:
 			t.advance(n)
