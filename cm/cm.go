@@ -117,8 +117,9 @@ type ConnParam struct {
 	// on InfiniBand and RoCE the peer sees it padded with zeros to the full size.
 	PrivateData []byte
 
-	// ResponderResources is how many READs and atomics of the peer this side answers at once, InitiatorDepth how
-	// many it has outstanding itself.
+	// ResponderResources is how many READs and atomics of the peer this side answers at once, InitiatorDepth how many it has
+	// outstanding itself: at most DeviceAttr.MaxQPRdAtom and MaxQPInitRdAtom (a *verbs.LimitError otherwise), and no
+	// more than the peer answers. 0: none.
 	ResponderResources uint8
 	InitiatorDepth     uint8
 

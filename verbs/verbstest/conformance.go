@@ -154,6 +154,7 @@ func (s *suite) cases() []testCase {
 		{"Atomic", s.atomic, atomics},
 		{"AtomicContenders", s.atomicContenders, atomics},
 		{"AtomicDepth", s.atomicDepth, atomics},
+		{"AtomicFence", s.atomicFence, atomics},
 		{"AtomicNoDepth", s.atomicNoDepth, atomics},
 		{"AtomicMisaligned", s.atomicMisaligned, atomics},
 		{"AtomicAccess", s.atomicAccess, atomics},

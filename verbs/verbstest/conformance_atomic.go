@@ -141,6 +141,21 @@ func (s *suite) atomicDepth(t *testing.T) {
 	require.EqualValues(t, n, word(mr.Bytes(), 0))
 }
 
+// atomicFence sends on what an atomic brings.
+func (s *suite) atomicFence(t *testing.T) {
+	a, b := s.pair(t, size{})
+	mr := b.words()
+	for i := range 10 {
+		write := a.writeWR(2, a.sge(0, 8), b, 0)
+		write.Flags |= verbs.Fence
+		a.post(a.fetchAndAdd(1, 0, mr, 0, 3), write)
+		a.sent(1, verbs.WCFetchAdd)
+		a.sent(2, verbs.WCRDMAWrite)
+		b.sync(a)
+		require.EqualValues(t, 3*i, word(b.mr.Bytes(), 0))
+	}
+}
+
 func (s *suite) atomicNoDepth(t *testing.T) {
 	a, b := s.pairOfDepth(t, 0, size{})
 	mr := b.words()

@@ -102,6 +102,9 @@ func (s *suite) readNothing(t *testing.T) {
 		require.Zero(t, wc.ByteLen)
 	}
 	require.True(t, has(a.mr.Bytes()[:64], 1))
+	// A keepalive: no memory, no address.
+	a.post(verbs.SendWR{ID: 9, Opcode: verbs.OpRDMARead, Flags: verbs.Signaled})
+	a.sent(9, verbs.WCRDMARead)
 	a.sync(b) // no harm done
 }
 
