@@ -10,6 +10,15 @@
 // Addresses are *net.TCPAddr. On the wire a Conn speaks the rsocket protocol of librdmacm, so that C programs on
 // rsockets, or under librspreload, are peers.
 //
+// # Which device
+//
+// The address decides, as with the RDMA CM. Dial takes the RDMA device that leads to it, and where there is none, or it fails, the software
+// device, which every process has; when RDMA is slow the software device starts beside it (Dialer.FallbackDelay) and the
+// first connection is taken, the other reset. Listen serves both on one port number, except that an iWARP device of the kernel, whose
+// ports are TCP's, serves its addresses alone; the software device is a peer of such devices. Loopback addresses are the software
+// device's. Config.Device and the environment variable RCONN_DEVICE restrict the choice. Conn.Info tells what was taken, and the
+// log names each device once.
+//
 // # Errors
 //
 // Errors are *net.OpError, as in package net. What they wrap:
@@ -23,7 +32,7 @@
 //	syscall.EHOSTUNREACH, ENETUNREACH, ETIMEDOUT   while dialing
 //	syscall.EADDRINUSE, EADDRNOTAVAIL              while listening
 //	syscall.ENOMEM            locked memory is limited (ulimit -l)
-//	verbs.ErrNoDevice         no RDMA device serves the address, or it is a loopback address; also errors.ErrUnsupported
+//	verbs.ErrNoDevice         the device asked for does not serve the address; also errors.ErrUnsupported
 //	context's errors          the context of a dial ended first
 //
 // # What Write and Close promise
