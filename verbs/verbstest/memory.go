@@ -207,7 +207,9 @@ func (q *qp) gather(sgl []verbs.SGE) ([]byte, bool) {
 	return all, true
 }
 
-// scatter places data into the memory that sgl names, false if a piece may not be written.
+// scatter places data into the memory that sgl names, false if a piece may not be written. Not inlined, as appendMemory.
+//
+//go:noinline
 func (p *pd) scatter(sgl []verbs.SGE, data []byte) bool {
 	for _, s := range sgl {
 		if s.Length == 0 || len(data) == 0 {

@@ -51,14 +51,17 @@ type recvReq struct {
 	pos uint64
 }
 
+// set is as sendReq's.
+//
 //go:noinline
 func (r *recvReq) set(wr *verbs.RecvWR, pos uint64) {
 	r.ID, r.SGL, r.pos = wr.ID, append(r.SGL[:0], wr.SGL...), pos
 }
 
-// answered reports whether an operation brings something back: a READ or an atomic.
+// brings reports whether an operation brings something back: a READ or an atomic.
 func brings(op verbs.Opcode) bool { return op == verbs.OpRDMARead || atomically(op) }
 
+// atomically reports whether an operation is an atomic.
 func atomically(op verbs.Opcode) bool {
 	return op == verbs.OpAtomicCmpAndSwp || op == verbs.OpAtomicFetchAndAdd
 }
