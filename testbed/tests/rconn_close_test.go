@@ -32,10 +32,7 @@ func TestSiwStreamWriteMuchAndClose(t *testing.T) { testWriteAndClose(t, 100, 1<
 
 func testWriteAndClose(t *testing.T, rounds, size, parallel int) {
 	noRNR(t)
-	from := base(t)
-	dial, accept := streams(t, smallStreams)
-	from["cm_id"]++        // the listener
-	from["goroutine"] += 2 // and what serves it
+	dial, accept, from := countedStreams(t, smallStreams)
 	var wg sync.WaitGroup
 	begin := time.Now()
 	for range parallel {
@@ -80,10 +77,7 @@ func TestSiwStreamEndTogether(t *testing.T) { testEndTogether(t, 40) }
 // testEndTogether ends both directions at the same time: by Close, or by CloseWrite, with bytes under way both ways.
 func testEndTogether(t *testing.T, rounds int) {
 	noRNR(t)
-	from := base(t)
-	dial, accept := streams(t, smallStreams)
-	from["cm_id"]++
-	from["goroutine"] += 2
+	dial, accept, from := countedStreams(t, smallStreams)
 	for round := range rounds {
 		c, a, err := both(dial, accept)
 		if err != nil {

@@ -127,7 +127,7 @@ const killLimit = 3 * time.Second
 func TestBothStreamDialerKilled(t *testing.T) {
 	if to := os.Getenv(childEnv); to != "" {
 		for range calls {
-			c, err := rconn.Dial("rdma", to)
+			c, err := streamDialer(rconn.Config{}).Dial("rdma", to)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -135,11 +135,7 @@ func TestBothStreamDialerKilled(t *testing.T) {
 		}
 		select {}
 	}
-	ln, err := rconn.Listen("rdma", net.JoinHostPort(addr, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
+	ln := listenStream(t, "0", rconn.Config{})
 	c := child(t, ln.Addr().String())
 	endings := engage(t, ln.Accept)
 	time.Sleep(300 * time.Millisecond)
@@ -154,12 +150,9 @@ func TestBothStreamDialerKilled(t *testing.T) {
 //
 // fault: DEATH-1
 func TestBothStreamListenerKilled(t *testing.T) {
-	to := net.JoinHostPort(addr, "7011")
+	const port = "7011"
 	if os.Getenv(childEnv) != "" {
-		ln, err := rconn.Listen("rdma", to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ln := listenStream(t, port, rconn.Config{})
 		for {
 			c, err := ln.Accept()
 			if err != nil {
@@ -170,7 +163,9 @@ func TestBothStreamListenerKilled(t *testing.T) {
 	}
 	c := child(t, "listen")
 	waitFor(t, "the child to listen", func() bool { return listening(t, c.Process.Pid) })
-	endings := engage(t, func() (net.Conn, error) { return (&rconn.Dialer{Timeout: patience}).Dial("rdma", to) })
+	endings := engage(t, func() (net.Conn, error) {
+		return streamDialer(rconn.Config{}).Dial("rdma", net.JoinHostPort(addr, port))
+	})
 	time.Sleep(300 * time.Millisecond)
 	killed := time.Now()
 	if err := c.Process.Kill(); err != nil {
@@ -203,12 +198,7 @@ func TestPairRxeStreamAllLost(t *testing.T) { testPairStreamCable(t, "netem", "l
 func testPairStreamCable(t *testing.T, breakIt ...string) {
 	const port = "7001"
 	if role == "A" {
-		lc := rconn.ListenConfig{Config: keen}
-		ln, err := lc.Listen(t.Context(), "rdma", net.JoinHostPort(addr, port))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
+		ln := listenStream(t, port, keen)
 		barrier(t, "listening")
 		for range calls {
 			c, err := ln.Accept()
@@ -222,7 +212,7 @@ func testPairStreamCable(t *testing.T, breakIt ...string) {
 		return
 	}
 	barrier(t, "listening")
-	d := rconn.Dialer{Config: keen, Timeout: patience}
+	d := streamDialer(keen)
 	endings := engage(t, func() (net.Conn, error) { return d.Dial("rdma", net.JoinHostPort(peer, port)) })
 	barrier(t, "connected")
 	time.Sleep(300 * time.Millisecond)
@@ -252,11 +242,7 @@ func TestPairRxeStreamLossy(t *testing.T) {
 		t.Logf("seen: %d bytes each way in %v", n, time.Since(begin).Round(time.Millisecond))
 	}
 	if role == "A" {
-		ln, err := rconn.Listen("rdma", net.JoinHostPort(addr, "7001"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
+		ln := listenStream(t, "7001", rconn.Config{})
 		barrier(t, "listening")
 		c, err := ln.Accept()
 		if err != nil {
@@ -267,8 +253,7 @@ func TestPairRxeStreamLossy(t *testing.T) {
 		return
 	}
 	barrier(t, "listening")
-	d := rconn.Dialer{Timeout: patience}
-	c, err := d.Dial("rdma", net.JoinHostPort(peer, "7001"))
+	c, err := streamDialer(rconn.Config{}).Dial("rdma", net.JoinHostPort(peer, "7001"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,11 +273,7 @@ func TestPairRxeHTTPLossy(t *testing.T) {
 	file := make([]byte, 1<<20)
 	new(source).fill(file)
 	if role == "A" {
-		lc := rconn.ListenConfig{Config: keen}
-		ln, err := lc.Listen(t.Context(), "tcp", net.JoinHostPort(addr, "80"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ln := listenStream(t, "80", keen)
 		mux := http.NewServeMux()
 		mux.HandleFunc("/file", func(w http.ResponseWriter, _ *http.Request) { w.Write(file) })
 		mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
@@ -309,7 +290,8 @@ func TestPairRxeHTTPLossy(t *testing.T) {
 		return
 	}
 	barrier(t, "listening")
-	d := rconn.Dialer{Config: keen, Timeout: 5 * time.Second}
+	d := streamDialer(keen)
+	d.Timeout = 5 * time.Second
 	client := &http.Client{Transport: &http.Transport{DialContext: d.DialContext}}
 	url := "http://" + peer
 	body := func(resp *http.Response, err error) []byte {

@@ -29,19 +29,14 @@ func TestRxeStreamHalfHandshake(t *testing.T) {
 		time.Sleep(20 * time.Millisecond) // some have sent their request, none has come far
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	}
-	ln, err := rconn.Listen("rdma", net.JoinHostPort(addr, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
+	ln := listenStream(t, "0", rconn.Config{})
 	c := child(t, ln.Addr().String())
 	waitFor(t, "the child to stop", func() bool {
 		stat, err := os.ReadFile("/proc/" + pid(c) + "/stat")
 		return err == nil && strings.Contains(string(stat), ") T ")
 	})
 	begin := time.Now()
-	d := rconn.Dialer{Timeout: patience}
-	own, err := d.Dial("rdma", ln.Addr().String())
+	own, err := streamDialer(rconn.Config{}).Dial("rdma", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,13 +80,8 @@ func TestRxeStreamMemlock(t *testing.T) {
 
 // memlockChild runs listener and dialer in a process that may lock memory for one end of one connection, and a bit.
 func memlockChild(t *testing.T) {
-	big := rconn.ListenConfig{}
-	ln, err := big.Listen(t.Context(), "rdma", net.JoinHostPort(addr, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	small := rconn.Dialer{Timeout: patience, Config: rconn.Config{SendBuffer: 4096, RecvBuffer: 4096}}
+	ln := listenStream(t, "0", rconn.Config{})
+	small := streamDialer(rconn.Config{SendBuffer: 4096, RecvBuffer: 4096})
 	for range 2 {
 		first, err := small.Dial("rdma", ln.Addr().String())
 		if err != nil {
@@ -105,7 +95,7 @@ func memlockChild(t *testing.T) {
 		if _, err := small.Dial("rdma", ln.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("the listener is out of memory, the peer gets %v", err)
 		}
-		_, err = (&rconn.Dialer{Timeout: patience}).Dial("rdma", ln.Addr().String())
+		_, err = streamDialer(rconn.Config{}).Dial("rdma", ln.Addr().String())
 		if !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "ulimit -l") {
 			t.Errorf("out of memory: %v", err)
 		}

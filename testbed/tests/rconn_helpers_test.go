@@ -12,20 +12,46 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/rconn/rdma/cm"
 	"github.com/rconn/rdma/rconn"
 )
 
-// streams makes connections of rconn over the guest's device.
-func streams(t testing.TB, cfg rconn.Config) (dial, accept func() (net.Conn, error)) {
-	lc := rconn.ListenConfig{Config: cfg}
-	ln, err := lc.Listen(t.Context(), "rdma", net.JoinHostPort(addr, "0"))
+// kernel has the kernel's devices and no other: what they fail to do shall not be done by software instead.
+var kernel = []cm.Provider{system}
+
+// listenStream listens on the guest's device.
+func listenStream(t testing.TB, port string, cfg rconn.Config) net.Listener {
+	t.Helper()
+	lc := rconn.ListenConfig{Config: cfg, Providers: kernel}
+	ln, err := lc.Listen(t.Context(), "rdma", net.JoinHostPort(addr, port))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ln.Close() })
-	d := rconn.Dialer{Config: cfg, Timeout: patience}
+	return ln
+}
+
+// streamDialer dials with the guest's device.
+func streamDialer(cfg rconn.Config) *rconn.Dialer {
+	return &rconn.Dialer{Config: cfg, Timeout: patience, Providers: kernel}
+}
+
+// streams makes connections of rconn over the guest's device.
+func streams(t testing.TB, cfg rconn.Config) (dial, accept func() (net.Conn, error)) {
+	t.Helper()
+	ln, d := listenStream(t, "0", cfg), streamDialer(cfg)
 	return func() (net.Conn, error) { return d.Dial("rdma", ln.Addr().String()) }, ln.Accept
+}
+
+// countedStreams is streams, with what there is when all connections are closed.
+func countedStreams(t *testing.T, cfg rconn.Config) (dial, accept func() (net.Conn, error), from map[string]int) {
+	t.Helper()
+	base(t)
+	dial, accept = streams(t, cfg)
+	time.Sleep(100 * time.Millisecond)
+	return dial, accept, counts(t)
 }
 
 // both makes the two ends of one connection.

@@ -117,7 +117,7 @@ func listens(t *testing.T, s *stage, receives int, change func([]byte)) (*hostil
 		}
 		answered <- err
 	}()
-	d := rconn.Dialer{Config: hostileConfig, Timeout: patience}
+	d := streamDialer(hostileConfig)
 	c, err := d.Dial("rdma", ln.Addr().String())
 	// What a spoiled answer does to its own side is of no interest.
 	aerr := <-answered
@@ -266,7 +266,7 @@ func (s *stage) ended(t *testing.T, h *hostile, c net.Conn) {
 // serves wants the listener to serve an honest client.
 func (s *stage) serves(t *testing.T) {
 	t.Helper()
-	d := rconn.Dialer{Config: hostileConfig, Timeout: patience}
+	d := streamDialer(hostileConfig)
 	c, a, err := both(func() (net.Conn, error) { return d.Dial("rdma", s.ln.Addr().String()) }, s.ln.Accept)
 	if err != nil {
 		t.Fatal(err)
@@ -288,14 +288,11 @@ func TestRxeStreamHostile(t *testing.T) {
 		"dials": dials, "listens": listens,
 	} {
 		t.Run(name, func(t *testing.T) {
-			from := base(t)
-			lc := rconn.ListenConfig{Config: hostileConfig}
-			ln, err := lc.Listen(t.Context(), "rdma", net.JoinHostPort(addr, "0"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := &stage{ln, meet}
+			base(t)
+			s := &stage{listenStream(t, "0", hostileConfig), meet}
 			s.serves(t)
+			time.Sleep(100 * time.Millisecond)
+			from := counts(t)
 			rss := memory(t)
 			for _, x := range crimes {
 				t.Run(x.name, func(t *testing.T) { x.commit(t, s) })
@@ -308,9 +305,6 @@ func TestRxeStreamHostile(t *testing.T) {
 			t.Logf("seen: resident memory grew by %d KiB in %d connections", grown>>10, 2*len(crimes))
 			if grown > 8<<20 {
 				t.Error("that is too much")
-			}
-			if err := ln.Close(); err != nil {
-				t.Error(err)
 			}
 			backTo(t, from, patience)
 		})

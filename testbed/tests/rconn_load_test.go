@@ -122,10 +122,7 @@ func TestRxeHTTPLoad(t *testing.T) {
 				fmt.Fprint(w, r.Proto, string(b))
 			}))
 			srv.Listener.Close()
-			ln, err := rconn.Listen("tcp", net.JoinHostPort(addr, "0"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			ln := listenStream(t, "0", rconn.Config{})
 			srv.Listener = ln
 			if srv.EnableHTTP2 = x.secure; x.secure {
 				srv.StartTLS()
@@ -139,7 +136,7 @@ func TestRxeHTTPLoad(t *testing.T) {
 			var dials atomic.Int64
 			tr.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 				dials.Add(1)
-				return (&rconn.Dialer{Timeout: patience}).DialContext(ctx, network, ln.Addr().String())
+				return streamDialer(rconn.Config{}).DialContext(ctx, network, ln.Addr().String())
 			}
 			if x.secure {
 				tr.TLSClientConfig.ServerName = "example.com" // httptest's certificate is for it

@@ -132,7 +132,7 @@ func (r rstreamTest) test(t *testing.T, mode string) {
 	t.Run("rstream listens", func(t *testing.T) {
 		server := start(t, append([]string{"rstream", "-b", addr}, r.args(port, mode)...)...)
 		server.listens(t)
-		d := rconn.Dialer{Timeout: patience}
+		d := streamDialer(rconn.Config{})
 		c, err := d.Dial("rdma", net.JoinHostPort(addr, strconv.Itoa(port)))
 		if err != nil {
 			t.Fatal(err)
