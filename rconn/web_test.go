@@ -76,6 +76,7 @@ func TestHTTPKeepAlive(t *testing.T) {
 	require.EqualValues(t, 1, w.dials.Load())
 }
 
+// fault: DATA-3
 func TestHTTPConcurrent(t *testing.T) {
 	body := strings.Repeat("0123456789abcdef", 4096)
 	for name, secure := range map[string]bool{"http1": false, "http2": true} {
@@ -107,19 +108,31 @@ func TestHTTPConcurrent(t *testing.T) {
 	}
 }
 
+// The server closes right behind its answer.
+//
+// fault: CLOSE-4
 func TestHTTPConnectionClose(t *testing.T) {
+	const rounds = 50
+	body := make([]byte, 1<<20)
+	stream(5).Read(body)
 	w := newWeb(t, false, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
-		w.Write(make([]byte, 1<<20))
+		w.Header().Set("Transfer-Encoding", "identity") // neither length nor chunks: the end of the stream ends the body
+		w.Write(body)
 	})
 	within(t, func() {
-		for range 10 {
-			got, err := w.get("/")
+		for range rounds {
+			resp, err := w.client.Get(w.URL)
 			require.NoError(t, err)
-			require.Len(t, got, 1<<20)
+			require.Empty(t, resp.TransferEncoding)
+			require.EqualValues(t, -1, resp.ContentLength)
+			got, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(body, got), "%d bytes", len(got))
 		}
 	})
-	require.EqualValues(t, 10, w.dials.Load())
+	require.EqualValues(t, rounds, w.dials.Load())
 }
 
 func TestHTTPExpectContinue(t *testing.T) {
