@@ -195,7 +195,7 @@ var failures = []func(*testing.T, *rand.Rand, *end){
 // fault: FLOW-7
 func TestCreditsAreConserved(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	for round := range 100 {
+	for round := range 60 {
 		cfg := Config{Variant: Variant(round % 2), Credits: 1 + r.IntN(20), SendQueue: MinSendQueue + r.IntN(20), MaxWrite: r.IntN(10)}
 		a, b := pairOf(t, cfg, 1+r.IntN(50), 2*(1+r.IntN(30)), 500)
 		for idle := 0; !a.finished() || !b.finished(); idle++ {
