@@ -69,9 +69,7 @@ func (c *channel) Wait(spin time.Duration) error {
 		case q != nil && q.duty.take():
 			c.lead(q, end)
 			q.duty.leave()
-		case !end.IsZero() && time.Now().Before(end):
-			runtime.Gosched()
-		default:
+		default: // no spinning: another goroutine has to receive
 			c.follow(q)
 		}
 	}
