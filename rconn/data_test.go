@@ -78,12 +78,13 @@ func TestRandomSizes(t *testing.T) {
 	})
 }
 
-// Several messages that arrive behind one wake-up are all taken: nothing comes after them that would wake the reader again.
+// Several messages that arrive behind one wake-up are all taken at once: nothing comes after them that would wake the reader again. A
+// hundred are more than one poll takes.
 //
 // fault: DATA-3
 func TestMessagesBehindOneWakeUp(t *testing.T) {
 	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
-		for k := 2; k <= 5; k++ {
+		for _, k := range []int{2, 3, 4, 5, 100} {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t, fc, Config{KeepAlive: -1})
 				d, a := n.pair(t)
@@ -91,10 +92,9 @@ func TestMessagesBehindOneWakeUp(t *testing.T) {
 				read := 0
 				var wg sync.WaitGroup
 				wg.Go(func() {
-					for ; read < k; read++ {
-						if _, err := d.Read(make([]byte, 1)); err != nil {
-							t.Error(err)
-						}
+					var err error
+					if read, err = d.Read(make([]byte, 1000)); err != nil {
+						t.Error(err)
 					}
 				})
 				synctest.Wait()
