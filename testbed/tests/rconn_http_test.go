@@ -26,7 +26,16 @@ type site struct {
 	conns    atomic.Int64 // connections accepted
 }
 
+// newSite serves a file of size bytes on the guest's device.
 func newSite(t *testing.T, size int) *site {
+	ln, err := rconn.Listen("tcp", net.JoinHostPort(addr, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serveSite(t, size, ln)
+}
+
+func serveSite(t *testing.T, size int, ln net.Listener) *site {
 	s := &site{dir: t.TempDir(), file: make([]byte, size)}
 	rand.Read(s.file)
 	if err := os.WriteFile(filepath.Join(s.dir, "file"), s.file, 0o644); err != nil {
@@ -43,10 +52,6 @@ func newSite(t *testing.T, size int) *site {
 		w.Header().Set("Connection", "close")
 		w.Write(s.file)
 	})
-	ln, err := rconn.Listen("tcp", net.JoinHostPort(addr, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	srv := &http.Server{Handler: mux, ConnState: func(_ net.Conn, st http.ConnState) {
 		if st == http.StateNew {
 			s.conns.Add(1)
@@ -93,11 +98,15 @@ func TestBothHTTPGo(t *testing.T) {
 // fault: FLOW-5
 func TestBothHTTPCurl(t *testing.T) {
 	noRNR(t)
+	testCurl(t, newSite(t, 16<<20))
+}
+
+// testCurl fetches from a site with a file of 16 MiB.
+func testCurl(t *testing.T, s *site) {
 	preload, err := filepath.Glob("/usr/lib/*/rsocket/librspreload.so")
 	if err != nil || len(preload) != 1 {
 		t.Fatal("librspreload.so is missing:", preload, err)
 	}
-	s := newSite(t, 16<<20)
 	curl := func(args ...string) string {
 		return run(t, append([]string{"env", "LD_PRELOAD=" + preload[0], "curl", "--silent", "--show-error"}, args...)...)
 	}

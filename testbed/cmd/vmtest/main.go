@@ -107,11 +107,31 @@ func build(ctx context.Context, root, binary string) ([]string, error) {
 			return nil, fmt.Errorf("go %s: %w", args[0], err)
 		}
 	}
+	if err := buildPeers(ctx, filepath.Join(root, "testbed", "peers"), bin); err != nil {
+		return nil, err
+	}
 	out, err := exec.CommandContext(ctx, binary, "-test.list", "^Test").Output()
 	if err != nil {
 		return nil, fmt.Errorf("listing the guest tests: %w", err)
 	}
 	return strings.Fields(string(bytes.TrimSpace(out))), nil
+}
+
+// buildPeers compiles the C programs, of one file each.
+func buildPeers(ctx context.Context, dir, bin string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.c"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".c")
+		compile := exec.CommandContext(ctx, "gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-o", bin+name, file, "-lrdmacm")
+		compile.Stdout, compile.Stderr = os.Stderr, os.Stderr
+		if err := compile.Run(); err != nil {
+			return fmt.Errorf("gcc %s: %w", file, err)
+		}
+	}
+	return nil
 }
 
 // number reads a positive number from the environment.
