@@ -187,6 +187,9 @@ func TestHostileFPDUs(t *testing.T) {
 			{"read: past the end", &faultRequestBounds, func(e *env) []byte {
 				return read(e, readRequest{size: 8, srcSTag: e.key, srcTO: e.addr + e.size - 7})
 			}},
+			{"read: longer than any message", &faultRequestBounds, func(e *env) []byte {
+				return read(e, readRequest{size: 1<<32 - 1, srcSTag: e.key, srcTO: e.addr})
+			}},
 			{"read: no access", &faultRequestAccess, func(e *env) []byte {
 				return read(e, readRequest{size: 8, srcSTag: e.private.RKey(), srcTO: e.private.Addr()})
 			}},

@@ -151,6 +151,22 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
+// TestEmptyRead has READs of nothing, rconn's sign of life: no memory, no keys.
+func TestEmptyRead(t *testing.T) {
+	x, y := newPair(t, Config{}, pairSize{})
+	for i := range 20 {
+		x.post(t, verbs.SendWR{ID: uint64(i), Opcode: verbs.OpRDMARead, Flags: verbs.Signaled})
+	}
+	for i := range 20 {
+		wc := x.reap(t)
+		require.NoError(t, wc.Err())
+		require.EqualValues(t, i, wc.ID)
+		require.Zero(t, wc.ByteLen)
+	}
+	x.send(t, 1)
+	y.recv(t)
+}
+
 // TestGatherScatter sends several pieces into several others.
 func TestGatherScatter(t *testing.T) {
 	for _, cfg := range []Config{{}, {CRC: true}, {MaxFPDU: minFPDU}} {

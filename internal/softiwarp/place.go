@@ -175,6 +175,9 @@ func (q *qp) arriveReadResponse(h *header) *fault {
 func (q *qp) arriveReadRequest(body []byte, rtr bool) *fault {
 	var x readRequest
 	x.parse(body)
+	if x.size > maxMessage {
+		return &faultRequestBounds
+	}
 	s := seg{}
 	if x.size > 0 {
 		var why int
@@ -182,7 +185,7 @@ func (q *qp) arriveReadRequest(body []byte, rtr bool) *fault {
 			return requestFaults[why]
 		}
 	}
-	if x.sinkTO+uint64(x.size) < x.sinkTO || x.size > maxMessage {
+	if x.sinkTO+uint64(x.size) < x.sinkTO {
 		return &faultUnspecified
 	}
 	return q.respond(response{sinkSTag: x.sinkSTag, sinkTO: x.sinkTO, size: int(x.size), source: s}, rtr)
