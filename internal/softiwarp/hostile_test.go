@@ -405,6 +405,44 @@ func TestEndsMidFPDU(t *testing.T) {
 	}
 }
 
+// TestPad has a pad that is not zero: without CRCs it does not matter.
+func TestPad(t *testing.T) {
+	p := New(Config{Logger: quiet})
+	ln := listen(t, p, cm.ListenOptions{})
+	peer, v := victim(t, ln, enhanced(0), param(), pairSize{})
+	b := peer.fpdu(untagged(opSend, 0, 1), []byte{1})
+	for i := untaggedSize + 1; i < len(b); i++ {
+		b[i] = 0xee
+	}
+	peer.write(append(b, peer.fpdu(untagged(opSend, 0, 2), []byte{2, 2})...))
+	require.EqualValues(t, 1, v.recv(t).ByteLen)
+	require.EqualValues(t, 2, v.recv(t).ByteLen)
+	at := v.slot(0)
+	require.Equal(t, []byte{1, 0}, v.mr.Bytes()[at:at+2])
+}
+
+// TestLargestFPDU has FPDUs as large as their length field allows, which we do not send ourselves.
+func TestLargestFPDU(t *testing.T) {
+	p := New(Config{Logger: quiet})
+	ln := listen(t, p, cm.ListenOptions{})
+	for _, crc := range []uint8{0, mpaCRC} {
+		const n = maxULPDU - (taggedSize - lengthSize)
+		peer, v := victim(t, ln, enhanced(crc), param(), pairSize{memory: 4 * n})
+		payload := make([]byte, n)
+		fill(payload, 1)
+		for i := range uint64(4) {
+			h := tagged(opWrite, v.mr.RKey(), v.mr.Addr()+i*n)
+			h.last = i == 3
+			peer.write(peer.fpdu(h, payload))
+		}
+		peer.write(peer.fpdu(untagged(opSend, 0, 1), nil))
+		v.recv(t)
+		for i := range 4 {
+			require.True(t, bytes.Equal(payload, v.mr.Bytes()[i*n:][:n]))
+		}
+	}
+}
+
 // TestAfterTerminate sends on after a fault: it is thrown away.
 func TestAfterTerminate(t *testing.T) {
 	p := New(Config{Logger: quiet})
