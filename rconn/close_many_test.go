@@ -140,5 +140,6 @@ func TestSimultaneousClose(t *testing.T) {
 		wg.Wait()
 		require.Eventually(t, func() bool { return n.fab.Objects() == verbstest.Objects{} }, time.Minute, 10*time.Millisecond)
 	})
-	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= base }, time.Minute, 10*time.Millisecond)
+	// Eventually looks in a goroutine of its own.
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= base+1 }, time.Minute, 10*time.Millisecond)
 }
