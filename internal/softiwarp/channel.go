@@ -65,6 +65,9 @@ func (c *channel) Wait(spin time.Duration) error {
 			return nil
 		}
 		q := c.sole.Load()
+		if q != nil {
+			q.release()
+		}
 		switch {
 		case q != nil && q.duty.take():
 			c.lead(q, end)

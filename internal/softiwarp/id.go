@@ -84,6 +84,7 @@ func (i *id) Disconnect() error {
 
 // disconnect ends a connection that was made.
 func (q *qp) disconnect() {
+	q.release()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.state == verbs.QPRTS {

@@ -56,6 +56,9 @@ type qp struct {
 	sending   bool          // somebody holds out
 	receiving bool          // the holder of the duty is at work
 
+	posts int         // PostSends since the peer was heard
+	held  atomic.Bool // requests wait for release; set with mu held
+
 	lastLocal *mr // the last region found by a local key
 
 	duty duty
@@ -184,6 +187,7 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 
 // Close returns when nobody touches memory for the QP any more; the TCP connection ends in the background.
 func (q *qp) Close() error {
+	q.release()
 	q.mu.Lock()
 	first := !q.closed
 	q.closed = true

@@ -124,7 +124,7 @@ func (q *qp) readSome(fd uintptr) bool {
 		if !again {
 			q.take(n, err)
 		}
-		after, ok := q.endReceiving()
+		after, ok := q.endReceiving(n > 0)
 		switch {
 		case !ok:
 			r.alive = false
@@ -163,7 +163,7 @@ func (q *qp) receivePlain() bool {
 		err = nil // it comes again
 	}
 	q.take(n, err)
-	_, ok := q.endReceiving()
+	_, ok := q.endReceiving(n > 0)
 	return ok
 }
 
@@ -178,8 +178,11 @@ func (q *qp) startReceiving() (pushed uint64, ok bool) {
 	return q.pushed, true
 }
 
-func (q *qp) endReceiving() (pushed uint64, ok bool) {
+func (q *qp) endReceiving(heard bool) (pushed uint64, ok bool) {
 	q.mu.Lock()
+	if heard {
+		q.posts = 0
+	}
 	q.receiving = false
 	pushed = q.pushed
 	if q.state != verbs.QPRTS {

@@ -36,6 +36,8 @@ type sender struct {
 	flat    []byte             // the batch in one piece, where there is no writev
 	writeFn func(uintptr) bool // methods, made once so that sending does not allocate
 	drainFn func()
+
+	releaseFn func()
 }
 
 // message is one that is being cut into segments.
@@ -70,7 +72,7 @@ func (t *sender) init(q *qp) {
 	if q.stream.raw == nil {
 		t.limit = plainBatchSize
 	}
-	t.writeFn, t.drainFn = q.writeSome, q.drain
+	t.writeFn, t.drainFn, t.releaseFn = q.writeSome, q.drain, q.release
 }
 
 // empty tells whether the batch is written.

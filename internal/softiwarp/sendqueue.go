@@ -75,7 +75,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	if q.state == verbs.QPError && !q.sending {
 		q.flushSends()
 	}
-	q.startSending() // unlocks
+	q.startPosted() // unlocks
 	return n, err
 }
 

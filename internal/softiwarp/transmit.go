@@ -8,6 +8,38 @@ import (
 
 var errMemoryGone = errors.New("a memory region was closed while it was in use")
 
+// A program that posts one small request after the other, and hears nothing from the peer meanwhile, is better served by fewer and
+// longer writes: its requests are left to a goroutine, which sends whatever there is when it gets to run, unless so many have come
+// together that the poster sends them himself, or he waits.
+const (
+	streamPosts   = 8  // in a row without a word from the peer: from here on
+	maxTogether   = 16 // requests
+	togetherBytes = copyLimit
+)
+
+// startPosted is startSending for requests that were just posted.
+func (q *qp) startPosted() {
+	s := &q.sq
+	if q.posts++; q.posts > streamPosts && s.tail > s.head && s.tail-s.next < maxTogether && s.at(s.tail-1).length <= togetherBytes &&
+		!q.sending && q.sendable() && q.stream.raw != nil {
+		if !q.held.Swap(true) {
+			go q.out.releaseFn()
+		}
+		q.mu.Unlock()
+		return
+	}
+	q.startSending()
+}
+
+// release sends what startPosted has held back.
+func (q *qp) release() {
+	if q.held.Load() {
+		q.mu.Lock()
+		q.held.Store(false)
+		q.startSending()
+	}
+}
+
 // sendRounds bounds the batches that one call sends: others may post without end.
 const sendRounds = 8
 
