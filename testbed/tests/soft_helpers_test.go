@@ -83,9 +83,6 @@ func listenOn(t *testing.T, p cm.Provider, address string) net.Listener {
 // join is net.JoinHostPort for a number.
 func join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// port is a listener's.
-func port(ln net.Listener) string { return strconv.Itoa(ln.Addr().(*net.TCPAddr).Port) }
-
 // exchangeNoise moves total bytes each way at the same time, every one of them checked, and ends the connection.
 func exchangeNoise(c net.Conn, total int) error {
 	c.SetDeadline(time.Now().Add(patience))
