@@ -8,13 +8,15 @@
 // comes where it belongs: short payloads by way of a buffer, the rest of long ones straight from the socket into registered
 // memory (readv). But a goroutine that waits on the completion channel of a single QP takes that duty over (type duty), so that what
 // comes in wakes the one that wants it. When it leaves, the duty is vacant for a moment, since the next wait is likely to come soon; if
-// none does, the servant takes it. So READs are answered, and the peer's end is noticed, whatever the program does; and one that
-// waits again and again pays for no hop. A waiter on a channel of several QPs leaves all of them to their servants.
+// none does, the servant takes it: after a millisecond or two, or up to 32 when waits had come one after the other. So READs are answered,
+// and the peer's end is noticed, whatever the program does; and one that waits again and again pays for no hop. A waiter on a channel
+// of several QPs leaves all of them to their servants. Wait does not spin.
 //
 // # Who sends
 //
 // Whoever posts: requests become FPDUs in one writev, headers and short payloads copied, long ones in place. What TCP does not take
-// at once is left to a goroutine that lives until it is sent; meanwhile others only queue. So neither posting nor receiving ever waits for
+// at once is left to a goroutine that lives until it is sent; meanwhile others only queue. Small requests in a row, without a word from the
+// peer, are gathered: a goroutine sends what there is when it gets to run, or the poster when there are 16, or when he waits. So neither posting nor receiving ever waits for
 // the peer, and two sides that both send cannot block each other. A request completes when TCP has it all: its memory can be used
 // again, and nothing is said about the peer.
 //

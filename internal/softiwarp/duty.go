@@ -16,6 +16,7 @@ type duty struct {
 	over   bool // the connection is: it is the servant's for good
 	used   bool // vacant anew since the timer was set
 	ticks  bool // the timer runs
+	pace   time.Duration
 	timer  *time.Timer
 	call   chan struct{} // tells the servant that the duty is his
 }
@@ -28,8 +29,12 @@ const (
 	nobody
 )
 
-// vacancy is how long the duty is vacant before the servant takes it.
-const vacancy = time.Millisecond
+// The duty is vacant for about vacancy before the servant takes it; while waiter follows waiter the timer slows down, to longVacancy,
+// since each tick costs a wake-up.
+const (
+	vacancy     = time.Millisecond
+	longVacancy = 16 * time.Millisecond
+)
 
 func (d *duty) init() {
 	d.call = make(chan struct{}, 1)
@@ -92,7 +97,7 @@ func (d *duty) vacate() {
 	d.holder, d.used = nobody, true
 	if !d.ticks {
 		d.ticks = true
-		d.timer.Reset(vacancy)
+		d.timer.Reset(d.pace)
 	}
 }
 
@@ -102,17 +107,20 @@ func (d *duty) tick() {
 	defer d.mu.Unlock()
 	d.ticks = false
 	switch {
-	case d.holder != nobody: // the next leave sets the timer
+	case d.holder == servant:
+	case d.holder == waiter: // his leave sets the timer
+		d.pace = min(2*d.pace, longVacancy)
 	case d.used:
 		d.used, d.ticks = false, true
-		d.timer.Reset(vacancy)
+		d.pace = min(2*d.pace, longVacancy)
+		d.timer.Reset(d.pace)
 	default:
 		d.summon()
 	}
 }
 
 func (d *duty) summon() {
-	d.holder = servant
+	d.holder, d.pace = servant, vacancy
 	select {
 	case d.call <- struct{}{}:
 	default:
