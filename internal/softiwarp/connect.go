@@ -80,6 +80,9 @@ func (i *id) setUp(ctx context.Context, q *qp, conn net.Conn, p *cm.ConnParam) (
 		}
 		return answer.read(conn, mpaReplyKey)
 	})
+	if errors.Is(err, errReset) {
+		return reply, &cm.RejectedError{Reason: int(syscall.ECONNRESET)} // as the kernel has it: the listener closed, most likely
+	}
 	if err != nil {
 		return reply, err
 	}
@@ -150,9 +153,16 @@ func ended(err error) error {
 		return fmt.Errorf("%w: %w", syscall.EPROTO, err)
 	case errors.Is(err, verbs.ErrClosed):
 		return err
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return errReset
 	}
-	return syscall.ECONNRESET
+	return errEnded
 }
+
+var (
+	errReset = fmt.Errorf("%w instead of an answer", syscall.ECONNRESET)
+	errEnded = fmt.Errorf("%w: the peer closed the connection instead of answering", syscall.ECONNRESET)
+)
 
 // read reads a frame, and not a byte more: FPDUs may follow.
 func (f *mpaFrame) read(r io.Reader, key string) error {

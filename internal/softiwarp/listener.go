@@ -17,6 +17,9 @@ const (
 	// of the places are taken, newcomers get hastyTime only, so that peers that say nothing do not hold up the others for long.
 	maxHandshakes = 64
 	hastyTime     = time.Second
+
+	// closingTime is what they have when the listener closes: a request that is on its way is to be rejected, not cut off.
+	closingTime = 100 * time.Millisecond
 )
 
 // listener gives out requests.
@@ -128,10 +131,17 @@ func (l *listener) handshake(conn net.Conn) {
 	// For a net.Conn that does not know deadlines.
 	last := time.AfterFunc(2*limit, func() { _ = conn.Close() })
 	defer last.Stop()
+	l.mu.Lock()
+	if l.closed {
+		limit = closingTime
+	}
+	_ = conn.SetDeadline(time.Now().Add(limit))
+	l.mu.Unlock()
 	var f mpaFrame
-	err := within(context.Background(), conn, limit, func() error { return f.read(conn, mpaRequestKey) })
+	err := f.read(conn, mpaRequestKey)
 
 	l.mu.Lock()
+	_ = conn.SetDeadline(time.Time{})
 	delete(l.pending, conn)
 	i := d.newID(addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr()))
 	i.conn, i.frame, i.state = conn, f, requested
@@ -202,7 +212,7 @@ func (l *listener) end() {
 	queue := l.queue
 	l.queue = nil
 	for conn := range l.pending {
-		_ = conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(closingTime))
 	}
 	l.wake()
 	l.mu.Unlock()
