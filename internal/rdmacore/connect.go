@@ -178,7 +178,11 @@ func (i *id) ready(p *cm.ConnParam, private int) (*qp, error) {
 	if err := checkConnParam(&i.dev.attr, p, private); err != nil {
 		return nil, err
 	}
-	return i.openQP()
+	q, err := i.openQP()
+	if err == nil {
+		q.depth.Store(uint32(p.InitiatorDepth))
+	}
+	return q, err
 }
 
 func (i *id) connect(p *cm.ConnParam) C.int {

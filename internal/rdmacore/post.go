@@ -84,12 +84,14 @@ func (q *qp) maySend() error {
 	}
 	if q.id.dev.attr.Transport == verbs.TransportIWARP { // siw tells no state
 		q.connected = q.id.m.begun()
+		q.reads = q.depth.Load() > 0
 	} else {
 		var a C.struct_rc_qp_attr
 		if err := sysErr("ibv_query_qp", int(C.rc_query_qp(q.send.c, &a))); err != nil {
 			return err
 		}
 		q.connected = verbs.QPState(a.state) >= verbs.QPRTS
+		q.reads = a.max_rd_atomic > 0
 	}
 	if !q.connected {
 		return errNotConnected
@@ -98,6 +100,9 @@ func (q *qp) maySend() error {
 }
 
 var errNotConnected = fmt.Errorf("%w: PostSend before the connection is made", syscall.EINVAL)
+
+// errNoReads is said here because Linux's Soft-RoCE lets such a READ wait for ever.
+var errNoReads = fmt.Errorf("%w: a READ on a connection whose InitiatorDepth is 0", syscall.EINVAL)
 
 // encodeSends writes requests until one is wrong, and returns how many it wrote and what is wrong with the next.
 func (q *qp) encodeSends(wrs []verbs.SendWR) (int, error) {
@@ -109,6 +114,9 @@ func (q *qp) encodeSends(wrs []verbs.SendWR) (int, error) {
 		wr := &wrs[i]
 		if err := checkSend(q.id.dev.name, q.ops, &q.cap, wr); err != nil {
 			return i, err
+		}
+		if wr.Opcode == verbs.OpRDMARead && !q.reads {
+			return i, errNoReads
 		}
 		sgl := wr.SGL
 		if len(wr.Inline) > 0 {

@@ -10,6 +10,7 @@ import "C"
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/rconn/rdma/verbs"
@@ -27,7 +28,9 @@ type qp struct {
 
 	send      queue
 	recv      queue
-	connected bool // the send queue takes requests; guarded by send.mu
+	depth     atomic.Uint32 // the initiator depth that was asked for
+	connected bool          // the send queue takes requests; guarded by send.mu
+	reads     bool          // READs may be under way; guarded by send.mu
 }
 
 // queue is one side of a QP.

@@ -148,7 +148,7 @@ struct rc_qp {
 };
 
 struct rc_qp_attr {
-	int state, path_mtu, timeout, retry_cnt, rnr_retry, min_rnr_timer;
+	int state, path_mtu, timeout, retry_cnt, rnr_retry, min_rnr_timer, max_rd_atomic;
 	uint32_t dest_qp_num, sq_psn, rq_psn;
 };
 

@@ -137,7 +137,7 @@ static inline int rc_query_qp(struct rc_qp *qp, struct rc_qp_attr *out)
 	struct ibv_qp_attr a;
 	struct ibv_qp_init_attr init;
 	int mask = IBV_QP_STATE | IBV_QP_PATH_MTU | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-		   IBV_QP_MIN_RNR_TIMER | IBV_QP_DEST_QPN | IBV_QP_SQ_PSN | IBV_QP_RQ_PSN;
+		   IBV_QP_MIN_RNR_TIMER | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_DEST_QPN | IBV_QP_SQ_PSN | IBV_QP_RQ_PSN;
 
 	memset(&a, 0, sizeof(a));
 	int err = rc_code(rc_api.ibv_query_qp(qp->qp, &a, mask, &init));
@@ -149,6 +149,7 @@ static inline int rc_query_qp(struct rc_qp *qp, struct rc_qp_attr *out)
 	out->retry_cnt = a.retry_cnt;
 	out->rnr_retry = a.rnr_retry;
 	out->min_rnr_timer = a.min_rnr_timer;
+	out->max_rd_atomic = a.max_rd_atomic;
 	out->dest_qp_num = a.dest_qp_num;
 	out->sq_psn = a.sq_psn;
 	out->rq_psn = a.rq_psn;
