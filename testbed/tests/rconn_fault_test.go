@@ -229,3 +229,26 @@ func TestBothStreamZone(t *testing.T) {
 	}
 	t.Fatal("d0 has no link-local address")
 }
+
+// The RDMA CM picks local ports without asking TCP. On siw one may be taken: another is tried.
+func TestFreshSiwStreamPortTaken(t *testing.T) {
+	run(t, "sysctl", "-qw", "net.ipv4.ip_local_port_range=50000 50015")
+	for port := 50000; port < 50016; port += 4 {
+		ln, err := net.Listen("tcp", net.JoinHostPort(addr, strconv.Itoa(port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+	}
+	ln := listenStream(t, "7020", smallStreams)
+	for range 40 {
+		c, a, err := both(func() (net.Conn, error) { return streamDialer(smallStreams).Dial("rdma", ln.Addr().String()) }, ln.Accept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []net.Conn{c, a} {
+			c.(*rconn.Conn).SetLinger(0)
+			c.Close()
+		}
+	}
+}

@@ -4,7 +4,6 @@ package tests
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -59,11 +58,13 @@ func both(dial, accept func() (net.Conn, error)) (dialed, accepted net.Conn, err
 	ch := make(chan error, 1)
 	go func() {
 		var err error
-		dialed, err = dial()
+		accepted, err = accept()
 		ch <- err
 	}()
-	accepted, err = accept()
-	return dialed, accepted, errors.Join(err, <-ch)
+	if dialed, err = dial(); err != nil {
+		return nil, nil, err // nobody will be accepted
+	}
+	return dialed, accepted, <-ch
 }
 
 // streamPair makes one connection.

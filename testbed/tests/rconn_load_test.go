@@ -122,7 +122,9 @@ func TestRxeHTTPLoad(t *testing.T) {
 				fmt.Fprint(w, r.Proto, string(b))
 			}))
 			srv.Listener.Close()
-			ln := listenStream(t, "0", rconn.Config{})
+			cfg := smallStreams
+			cfg.HandshakeTimeout = patience // a hundred at once
+			ln := listenStream(t, "0", cfg)
 			srv.Listener = ln
 			if srv.EnableHTTP2 = x.secure; x.secure {
 				srv.StartTLS()
@@ -131,12 +133,12 @@ func TestRxeHTTPLoad(t *testing.T) {
 			}
 			defer srv.Close()
 			client := srv.Client()
-			client.Timeout = patience
+			client.Timeout = 2 * patience
 			tr := client.Transport.(*http.Transport)
 			var dials atomic.Int64
 			tr.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 				dials.Add(1)
-				return streamDialer(rconn.Config{}).DialContext(ctx, network, ln.Addr().String())
+				return streamDialer(cfg).DialContext(ctx, network, ln.Addr().String())
 			}
 			if x.secure {
 				tr.TLSClientConfig.ServerName = "example.com" // httptest's certificate is for it
