@@ -151,7 +151,7 @@ func (d *Dialer) dialAddr(ctx context.Context, network string, local, remote net
 	return race(ctx, len(providers), delay, func(ctx context.Context, way int) (c *Conn, err error) {
 		for range portTries {
 			c, err = dialOn(ctx, providers[way], network, local, remote, cfg)
-			if local.Port() != 0 || !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			if local.Port() != 0 || !errors.Is(err, syscall.EADDRNOTAVAIL) && !errors.Is(err, syscall.EADDRINUSE) {
 				break
 			}
 		}
@@ -163,8 +163,8 @@ func (d *Dialer) dialAddr(ctx context.Context, network string, local, remote net
 const defaultFallbackDelay = 250 * time.Millisecond
 
 // portTries is how many local ports are tried: on a kernel's iWARP device the RDMA CM may pick one that TCP still holds for an earlier
-// connection to the same peer. Package net tries as often.
-const portTries = 3
+// connection to the same peer, or that a TCP listener has.
+const portTries = 8
 
 func dialOn(ctx context.Context, p cm.Provider, network string, local, remote netip.AddrPort, cfg Config) (*Conn, error) {
 	id, err := p.Resolve(ctx, local, remote)
