@@ -21,7 +21,7 @@ import (
 func (n *network) pairOf(t testing.TB, dial, accept Config) (dialed, accepted *Conn) {
 	l := *n
 	n.cfg, l.cfg = dial, accept
-	ln := l.listen(t, addrB+":0")
+	ln := l.listen(t, n.addr)
 	defer ln.Close()
 	d, err := n.dialer().Dial("rdma", ln.Addr().String())
 	require.NoError(t, err)
@@ -42,12 +42,12 @@ func TestOddConfigs(t *testing.T) {
 		"deep queues":   {SendBuffer: 300, RecvBuffer: 300, Credits: 4000, SendQueue: 3000},
 	}
 	const total = 1000
-	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+	forDevices(t, func(t *testing.T, dev device) {
 		for dialer, dial := range configs {
 			for listener, accept := range configs {
 				t.Run(dialer+" to "+listener, func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						n := newNetwork(t, fc, Config{})
+					dev.bubble(t, func(t *testing.T) {
+						n := dev.network(t, Config{})
 						d, a := n.pairOf(t, dial, accept)
 						require.Equal(t, d.Info().Credits, a.Info().PeerCredits)
 						var wg sync.WaitGroup
@@ -157,35 +157,37 @@ func TestCreditBeforeCompletion(t *testing.T) {
 
 // What a connection costs is for us to say. A peer that announces as much of everything as is accepted gets no more memory than another.
 //
-// fault: MEM-3
+// fault: MEM-3 (software)
 func TestPeerDoesNotSetCost(t *testing.T) {
-	cfg := Config{SendBuffer: 4096, RecvBuffer: 4096, Logger: slog.New(slog.DiscardHandler)}
-	n := newNetwork(t, verbstest.Config{}, cfg)
-	ln := n.listen(t, addrB+":0")
-	defer ln.Close()
-	const conns = 20
-	cost := func(change func([]byte)) uint64 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		for range conns {
-			_, err := dialRaw(t, n, ln.Addr(), change)
-			require.NoError(t, err)
-			c, err := ln.Accept()
-			require.NoError(t, err)
-			require.NoError(t, c.(*Conn).SetLinger(0))
-			require.NoError(t, c.Close())
+	forDevices(t, func(t *testing.T, dev device) {
+		cfg := Config{SendBuffer: 4096, RecvBuffer: 4096, Logger: slog.New(slog.DiscardHandler)}
+		n := dev.network(t, cfg)
+		ln := n.listen(t, n.addr)
+		defer ln.Close()
+		const conns = 20
+		cost := func(change func([]byte)) uint64 {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for range conns {
+				_, err := dialRaw(t, n, ln.Addr(), change)
+				require.NoError(t, err)
+				c, err := ln.Accept()
+				require.NoError(t, err)
+				require.NoError(t, c.(*Conn).SetLinger(0))
+				require.NoError(t, c.Close())
+			}
+			runtime.ReadMemStats(&after)
+			return (after.TotalAlloc - before.TotalAlloc) / conns
 		}
-		runtime.ReadMemStats(&after)
-		return (after.TotalAlloc - before.TotalAlloc) / conns
-	}
-	cost(nil)
-	honest := cost(nil)
-	greedy := cost(func(b []byte) {
-		copy(b[2:], []byte{0xff, 0xff})     // credits
-		b[7] = 0xff                         // mapped buffers
-		copy(b[20:], []byte{0, 0, 0, 64})   // table entries
-		copy(b[36:], []byte{0x40, 0, 0, 0}) // bytes of a segment
+		cost(nil)
+		honest := cost(nil)
+		greedy := cost(func(b []byte) {
+			copy(b[2:], []byte{0xff, 0xff})     // credits
+			b[7] = 0xff                         // mapped buffers
+			copy(b[20:], []byte{0, 0, 0, 64})   // table entries
+			copy(b[36:], []byte{0x40, 0, 0, 0}) // bytes of a segment
+		})
+		t.Logf("%d bytes allocated for a connection with an honest peer, %d with a greedy one, its own included", honest, greedy)
+		require.Less(t, greedy, honest+32<<10)
 	})
-	t.Logf("%d bytes allocated for a connection with an honest peer, %d with a greedy one, its own included", honest, greedy)
-	require.Less(t, greedy, honest+32<<10)
 }

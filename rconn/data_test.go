@@ -24,16 +24,16 @@ func stream(seed byte) *rand.ChaCha8 { return rand.NewChaCha8([32]byte{seed}) }
 
 // Writes and reads of all sizes up to three rings, both ways at once: every byte arrives, once.
 //
-// fault: DATA-1
+// fault: DATA-1 (software)
 func TestRandomSizes(t *testing.T) {
 	most := 500_000 // operations, of each flavour
 	if raceEnabled {
 		most = 20_000 // make unit runs it whole, without the race detector
 	}
-	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
-		synctest.Test(t, func(t *testing.T) {
+	forDevices(t, func(t *testing.T, dev device) {
+		dev.bubble(t, func(t *testing.T) {
 			const sendRing, recvRing = 96, 128
-			n := newNetwork(t, fc, Config{SendBuffer: sendRing, RecvBuffer: recvRing, Credits: 16, SendQueue: 32, KeepAlive: -1})
+			n := dev.network(t, Config{SendBuffer: sendRing, RecvBuffer: recvRing, Credits: 16, SendQueue: 32, KeepAlive: -1})
 			d, a := n.pair(t)
 			var wg sync.WaitGroup
 			var ops atomic.Int64

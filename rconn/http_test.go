@@ -11,13 +11,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/rconn/rdma/verbs/verbstest"
 )
 
 // serveHTTP serves a handler and returns a client and the server's URL.
 func serveHTTP(t *testing.T, n *network, h http.Handler) (*http.Client, string) {
-	ln := n.listen(t, addrB+":0")
+	ln := n.listen(t, n.addr)
 	srv := &http.Server{Handler: h}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
@@ -31,8 +29,8 @@ func serveHTTP(t *testing.T, n *network, h http.Handler) (*http.Client, string) 
 }
 
 func TestHTTP(t *testing.T) {
-	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
-		n := newNetwork(t, fc, Config{})
+	forDevices(t, func(t *testing.T, dev device) {
+		n := dev.network(t, Config{})
 		file := make([]byte, 4<<20)
 		rand.Read(file)
 		client, url := serveHTTP(t, n, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -5,18 +5,18 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/rconn/rdma/verbs/verbstest"
 )
 
 // All methods at once, at all moments, on a tiny window: nothing hangs, panics, races or leaks.
 //
-// fault: DEATH-4, MEM-8
+// fault: DEATH-4, MEM-8 (software)
 func TestEverythingAtOnce(t *testing.T) {
-	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
-		fc.Latency = 10 * time.Microsecond
+	forDevices(t, func(t *testing.T, dev device) {
+		if dev.fabric != nil {
+			dev.fabric.Latency = 10 * time.Microsecond
+		}
 		for seed := range uint64(30) {
-			n := newNetwork(t, fc, Config{SendBuffer: 64, RecvBuffer: 64, Credits: 4, SendQueue: 16, Linger: 50 * time.Millisecond,
+			n := dev.network(t, Config{SendBuffer: 64, RecvBuffer: 64, Credits: 4, SendQueue: 16, Linger: 50 * time.Millisecond,
 				KeepAlive: time.Millisecond, KeepAliveTimeout: time.Second})
 			d, a := n.pair(t)
 			within(t, func() {

@@ -25,6 +25,9 @@ func New(cfg Config) cm.Provider {
 
 func (p *provider) Name() string { return "software" }
 
+// Leaks tells what is open on the device. Tests of what stands above ask for it by its name.
+func (p *provider) Leaks() error { return p.dev.leaks() }
+
 func (p *provider) Devices() ([]verbs.Device, error) { return []verbs.Device{p.dev}, nil }
 
 // Resolve asks the kernel which address it would connect from. Nothing is sent, so a host that is not there is found by
