@@ -23,6 +23,7 @@ func testConformance(t *testing.T) {
 		Nobody:        netip.MustParseAddr(unusedIP),
 		Patience:      patience,
 		ReadUnchecked: isSiw(),
+		ReadUnordered: isSiw(),
 		Leaks: func() error {
 			now := resources(t)
 			for _, kind := range []string{"qp", "mr", "cm_id", "cq"} {

@@ -34,6 +34,9 @@ type Env struct {
 	// kernel's soft-iWARP does.
 	ReadUnchecked bool
 
+	// ReadUnordered says that requests posted behind a READ may complete before it, as on the kernel's soft-iWARP.
+	ReadUnordered bool
+
 	// Leaks, if set, tells what is open in the providers beyond what was when Run began. It is asked again for a
 	// while until it returns nil.
 	Leaks func() error

@@ -89,6 +89,18 @@ func (s *suite) remoteAccess(t *testing.T) {
 // on iWARP a SEND or WRITE may have been handed over with success, and then the connection ends. Each side has receive 0 posted.
 func (s *suite) requireBroken(t *testing.T, a, b *side, statuses ...verbs.Status) {
 	t.Helper()
+	s.requireToldOfRefusal(t, a, b, statuses...)
+	// Both queue pairs are in the error state: the receives come back.
+	for _, e := range []*side{a, b} {
+		wc := e.nextRecv()
+		require.Equal(t, verbs.StatusWRFlushErr, wc.Status)
+		require.EqualValues(t, 0, wc.ID)
+		e.inError()
+	}
+}
+
+func (s *suite) requireToldOfRefusal(t *testing.T, a, b *side, statuses ...verbs.Status) {
+	t.Helper()
 	if a.iwarp() {
 		a.disconnected()
 		b.disconnected()
@@ -97,13 +109,6 @@ func (s *suite) requireBroken(t *testing.T, a, b *side, statuses ...verbs.Status
 		require.Contains(t, statuses, wc.Status)
 		require.EqualValues(t, 1, wc.ID)
 		require.ErrorIs(t, wc.Err(), &verbs.CompletionError{Status: wc.Status})
-	}
-	// Both queue pairs are in the error state: the receives come back.
-	for _, e := range []*side{a, b} {
-		wc := e.nextRecv()
-		require.Equal(t, verbs.StatusWRFlushErr, wc.Status)
-		require.EqualValues(t, 0, wc.ID)
-		e.inError()
 	}
 }
 
