@@ -9,7 +9,7 @@ type Opcode uint8
 //
 // Requests of one queue are executed in the order in which they were posted and complete in that order, with one exception: an operation
 // may be executed before the result of an earlier READ or atomic is here, unless it has Fence. A READ or atomic sees what WRITEs
-// and atomics posted before it have done.
+// and atomics posted before it have done. Linux's soft-iWARP breaks the rule: what was posted behind a READ may complete before it.
 //
 // # Completions
 //
