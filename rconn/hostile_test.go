@@ -246,7 +246,7 @@ func TestGarbageAfterDisconnectAndSilence(t *testing.T) {
 // An end of the stream stays one, though a peer sends on. C peers do.
 func TestEndStays(t *testing.T) {
 	forDevices(t, func(t *testing.T, dev device) {
-		n := dev.network(t, Config{})
+		n := dev.network(t, Config{Linger: 100 * time.Millisecond})
 		ln := n.listen(t, n.addr)
 		defer ln.Close()
 		peer, err := dialRaw(t, n, ln.Addr(), nil)

@@ -42,10 +42,10 @@ const (
 )
 
 // meddle puts meddlers before the providers of a network.
-func (n *network) meddle() (dialing, serving *meddler) {
-	dialing, serving = newMeddler(n.dialing), newMeddler(n.serving)
+func (n *network) meddle() [2]*meddler {
+	dialing, serving := newMeddler(n.dialing), newMeddler(n.serving)
 	n.dialing, n.serving = dialing, serving
-	return dialing, serving
+	return [...]*meddler{dialing, serving}
 }
 
 func newMeddler(p cm.Provider) *meddler {

@@ -18,9 +18,8 @@ type proxy struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	held    [2]bool // by direction
-	left    int     // bytes to pass on toward the listener until the cut; negative: there is none
+	left    int     // bytes to pass on toward the listener until the cut; negative: none is due
 	cut     func(*net.TCPConn)
-	passed  [2]int // bytes, by direction
 	conns   map[*net.TCPConn]bool
 	closed  bool
 }
@@ -85,21 +84,21 @@ func (p *proxy) pass(way int, to, from *net.TCPConn) {
 		for p.held[way] && !p.closed {
 			p.changed.Wait()
 		}
-		cut := way == toListener && p.left >= 0 && k >= p.left
-		switch {
-		case cut:
-			k = p.left
-		case way == toListener && p.left >= 0:
-			p.left -= k
+		var cut func(*net.TCPConn)
+		if way == toListener && p.left >= 0 {
+			if k >= p.left {
+				k, cut, p.left = p.left, p.cut, -1
+			} else {
+				p.left -= k
+			}
 		}
-		p.passed[way] += k
 		p.mu.Unlock()
 		if _, werr := to.Write(buf[:k]); werr != nil || err != nil {
 			return
 		}
-		if cut {
-			p.cut(to)
-			p.cut(from)
+		if cut != nil {
+			cut(to)
+			cut(from)
 			return
 		}
 	}
@@ -124,7 +123,7 @@ func reset(c *net.TCPConn) { c.SetLinger(0); c.Close() }
 
 func finish(c *net.TCPConn) { c.CloseWrite() }
 
-// cutAfter ends the connections in the given way once so many bytes more have gone to the listener.
+// cutAfter ends the connection in the given way once so many bytes more have gone to the listener.
 func (p *proxy) cutAfter(bytes int, how func(*net.TCPConn)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
