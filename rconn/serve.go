@@ -73,9 +73,10 @@ func isMissing(err error) bool {
 func (s *server) openAddr(a netip.AddrPort) error {
 	var taken []netip.Addr // their TCP ports are a device's
 	var errs []error
+	rdma := false // serves the address
 	for _, p := range s.providers {
 		for _, ip := range without(a.Addr(), taken) {
-			ln, err := s.listen(p, ip, a.Port())
+			ln, err := s.listen(p, ip, a.Port(), rdma)
 			if err != nil && !isMissing(err) {
 				return err
 			}
@@ -84,6 +85,7 @@ func (s *server) openAddr(a netip.AddrPort) error {
 				continue
 			}
 			s.lns = append(s.lns, ln)
+			rdma = rdma || !isSoftware(p)
 			if !isSoftware(p) && isIWARP(ln.Device()) {
 				taken = append(taken, ip)
 			}
@@ -98,8 +100,9 @@ func (s *server) openAddr(a netip.AddrPort) error {
 	return firstReal(errs)
 }
 
-// listen listens with one provider. It may return nil where nothing more is needed.
-func (s *server) listen(p cm.Provider, ip netip.Addr, port uint16) (cm.Listener, error) {
+// listen listens with one provider. It may return nil where nothing more is needed; rdma tells that
+// a device of the system serves the address already.
+func (s *server) listen(p cm.Provider, ip netip.Addr, port uint16, rdma bool) (cm.Listener, error) {
 	if len(s.lns) > 0 {
 		port = s.lns[0].Addr().Port()
 	}
@@ -116,7 +119,7 @@ func (s *server) listen(p cm.Provider, ip netip.Addr, port uint16) (cm.Listener,
 		if err := s.cfg.check(ln.Device()); err != nil {
 			return nil, errors.Join(err, ln.Close())
 		}
-	case isSoftware(p) && len(s.lns) > 0 && !s.picked && errors.Is(err, syscall.EADDRINUSE):
+	case isSoftware(p) && rdma && !s.picked && errors.Is(err, syscall.EADDRINUSE):
 		s.cfg.Logger.Warn("another program has the TCP port: RDMA alone is served", "addr", netip.AddrPortFrom(ip, port))
 		return nil, nil
 	}
