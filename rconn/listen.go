@@ -171,14 +171,8 @@ func newListener(network string, lns []cm.Listener, cfg Config, backlog int) *Li
 // serve takes requests and makes a connection of each, in its own goroutine, so that no peer holds up another.
 func (l *Listener) serve(ln cm.Listener) {
 	for {
-		select {
-		case l.slots <- struct{}{}:
-		case <-l.ctx.Done():
-			return
-		}
 		req, err := ln.Accept(l.ctx)
 		if err != nil {
-			<-l.slots
 			if l.ctx.Err() != nil || errors.Is(err, verbs.ErrClosed) {
 				return
 			}
@@ -190,6 +184,12 @@ func (l *Listener) serve(ln cm.Listener) {
 			}
 			l.pause()
 			continue
+		}
+		select {
+		case l.slots <- struct{}{}:
+		case <-l.ctx.Done():
+			_ = l.refuse(req, nil)
+			return
 		}
 		l.loops.Go(func() {
 			defer func() { <-l.slots }()
