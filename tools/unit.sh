@@ -10,17 +10,17 @@ if with_cgo "race detector"; then
 fi
 
 # The tests of net.Conn's contract run apart, again and again.
-run() { go test "${flags[@]}" -skip '^TestNettest$' "$@" ./... || failed=$((failed + 1)); }
+run() { go test "${flags[@]}" -skip '^TestNettest(Software)?$' "$@" ./... || failed=$((failed + 1)); }
 
 run "$@"
 check "net.Conn's contract, 2 times on 1, 2 and 4 processors" \
-	go test "${flags[@]}" -count=2 -cpu 1,2,4 -run '^TestNettest$' ./rconn
+	go test "${flags[@]}" -count=2 -cpu 1,2,4 -run '^TestNettest(Software)?$' ./rconn
 if [[ " ${flags[*]} " == *" -race "* ]]; then
 	# The race detector makes the exploration of all states ten times slower, and there is nothing for it to find. Of tests that do
 	# something very often, or with very much, it sees a part.
 	check "all states of a small connection" go test -count=1 -run Explore ./ring
-	check "a million reads and writes, a thousand times 1 MiB and Close, 2 GiB in one Write" \
-		go test -count=1 -run 'RandomSizes|WriteAndClose|HugeWrite' ./rconn
+	check "a million reads and writes, a thousand times 1 MiB and Close, ten thousand connections, 2 GiB in one Write" \
+		go test -count=1 -run 'RandomSizes|WriteAndClose|SimultaneousClose|HugeWrite' ./rconn
 fi
 for mod in $(git ls-files -co --exclude-standard -- '*/go.mod'); do
 	dir=${mod%/go.mod}

@@ -1,6 +1,7 @@
 // Faults compares docs/faults.md, the list of faults that sockets over RDMA have had, with the tests that name them, and
 // prints each row that is due with its tests. It fails if such a row has no test, has none where its devices are (in a guest for rxe
-// and siw, on the host for any and unit), or if a test names a row that does not exist. Run it in the module's root.
+// and siw, on the host for any and unit, on the software device for any), or if a test names a row that does not exist. Run it in the
+// module's root.
 package main
 
 import (
@@ -43,14 +44,18 @@ func report(w io.Writer, c *catalogue, marks []mark) error {
 	for _, r := range c.rows {
 		known[r.id] = true
 		var tests []string
-		var host, guest bool
+		var host, guest, software bool
 		for _, m := range marks {
 			if !slices.Contains(m.ids, r.id) {
 				continue
 			}
-			host, guest = host || m.host, guest || m.guest
-			if !slices.Contains(tests, m.test) {
-				tests = append(tests, m.test)
+			host, guest, software = host || m.host, guest || m.guest, software || m.software
+			test := m.test
+			if m.software {
+				test += " " + softwareSuffix
+			}
+			if !slices.Contains(tests, test) {
+				tests = append(tests, test)
 			}
 		}
 		if r.issue > c.due {
@@ -65,6 +70,8 @@ func report(w io.Writer, c *catalogue, marks []mark) error {
 			wrong = append(wrong, fmt.Sprintf("%s has no test in a guest: %s", r.id, r.fault))
 		case r.on("any", "unit") && !host:
 			wrong = append(wrong, fmt.Sprintf("%s has no test on the host: %s", r.id, r.fault))
+		case r.on("any") && !software:
+			wrong = append(wrong, fmt.Sprintf("%s has no test on the software device: %s", r.id, r.fault))
 		}
 		fmt.Fprintf(w, "%-9s %s\n", r.id, strings.Join(tests, ", "))
 	}

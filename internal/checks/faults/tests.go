@@ -14,17 +14,21 @@ import (
 	"strings"
 )
 
-// A mark is a comment "// fault: ID, ID" above a test.
+// A mark is a comment "// fault: ID, ID" above a test. With "(software)" at its end the test runs on the software device, perhaps beside
+// others.
 type mark struct {
 	ids  []string
 	file string
 	line int
 	test string // TestName, TestName/subtest, or the name of a function that tests call
 
-	host, guest bool // where the test runs
+	host, guest, software bool // where the test runs
 }
 
-const prefix = "// fault:"
+const (
+	prefix         = "// fault:"
+	softwareSuffix = "(software)"
+)
 
 // isTestFile tells which files may carry marks: tests, and the conformance suite.
 func isTestFile(path string) bool { return strings.HasSuffix(path, "_test.go") || isSuite(path) }
@@ -33,6 +37,12 @@ func isTestFile(path string) bool { return strings.HasSuffix(path, "_test.go") |
 func isSuite(path string) bool {
 	return strings.HasPrefix(path, "verbs/verbstest/") && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go")
 }
+
+// ofSoftware tells which tests are the software device's own.
+func ofSoftware(path string) bool { return strings.HasPrefix(path, "internal/softiwarp/") }
+
+// runsSuite is what a test of a provider calls.
+const runsSuite = "verbstest.Run(t, "
 
 // guestOnly reports whether a file is built on Linux with the tag guest but not without.
 func guestOnly(f *ast.File) bool {
@@ -52,6 +62,7 @@ func guestOnly(f *ast.File) bool {
 // findMarks reads the marks in all test files below root, nested modules too.
 func findMarks(root fs.FS) ([]mark, error) {
 	var marks []mark
+	suite := false // runs on the software device
 	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -66,10 +77,16 @@ func findMarks(root fs.FS) ([]mark, error) {
 		if err != nil {
 			return err
 		}
+		suite = suite || ofSoftware(path) && strings.Contains(string(src), runsSuite)
 		found, err := parseMarks(path, src)
 		marks = append(marks, found...)
 		return err
 	})
+	for i := range marks {
+		if suite && isSuite(marks[i].file) {
+			marks[i].software = true
+		}
+	}
 	return marks, err
 }
 
@@ -84,10 +101,14 @@ func parseMarks(path string, src []byte) ([]mark, error) {
 	var marks []mark
 	for _, group := range f.Comments {
 		var ids []string
+		software := ofSoftware(path)
 		for _, c := range group.List {
 			text, ok := strings.CutPrefix(c.Text, prefix)
 			if !ok {
 				continue
+			}
+			if rest, ok := strings.CutSuffix(strings.TrimSpace(text), softwareSuffix); ok {
+				text, software = rest, true
 			}
 			for id := range strings.SplitSeq(text, ",") {
 				id = strings.TrimSpace(id)
@@ -111,7 +132,7 @@ func parseMarks(path string, src []byte) ([]mark, error) {
 		}
 		marks = append(marks, mark{
 			ids: ids, file: path, line: end + 1, test: test,
-			host: !guest, guest: guest || isSuite(path),
+			host: !guest, guest: guest || isSuite(path), software: software && !guest,
 		})
 	}
 	return marks, nil
