@@ -346,9 +346,13 @@ func TestEarlyClose(t *testing.T) {
 			})
 		}
 		wg.Wait()
+		// All of it may have been sent and placed before; what follows cannot be.
+		x.post(t, verbs.SendWR{
+			Opcode: verbs.OpRDMAWrite, Flags: verbs.Signaled, SGL: x.sge(0, 4), RemoteAddr: target.Addr(), RKey: target.RKey(),
+		})
 		x.disconnected(t)
 		y.disconnected(t)
-		for range 8 {
+		for range 9 {
 			x.reap(t)
 		}
 	}
