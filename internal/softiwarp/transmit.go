@@ -141,7 +141,9 @@ func (q *qp) more() bool {
 func (q *qp) stopSending() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.out.failed = true
+	if q.state == verbs.QPRTS {
+		q.out.failed = true
+	}
 	q.putDownSending()
 }
 
@@ -155,13 +157,15 @@ func (q *qp) putDownSending() {
 }
 
 // sendFailed notes that the stream takes nothing any more. What the peer sent before is still to be received, so it is the
-// receiver who finds the connection's end.
+// receiver who finds the connection's end. In the error state it is stop that has interrupted the write, and a goodbye may follow.
 func (q *qp) sendFailed(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.out.failed = true
-	if errors.Is(err, errMemoryGone) {
+	switch {
+	case errors.Is(err, errMemoryGone):
 		q.stop(ending{fault: &faultLocal})
+	case q.state == verbs.QPRTS:
+		q.out.failed = true
 	}
 }
 
