@@ -20,12 +20,7 @@ func (q *qp) stop(e ending) {
 	connected := q.state == verbs.QPRTS
 	q.state = verbs.QPError
 	q.end = e
-	if !q.sending {
-		q.flushSends()
-	}
-	if !q.receiving {
-		q.flushRecvs()
-	}
+	q.flush()
 	if !connected {
 		return
 	}
@@ -35,6 +30,22 @@ func (q *qp) stop(e ending) {
 		q.stream.interruptWrite()
 	}
 	q.id.disconnected()
+}
+
+// flush ends the requests of a QP in the error state whose memory nobody touches any more: answers to READs are received. The rest
+// is for the holders of the tokens, when they put them down. mu is held.
+func (q *qp) flush() {
+	if q.receiving {
+		return
+	}
+	if !q.sending {
+		for q.sq.head < q.sq.tail {
+			q.completeSend(q.sq.at(q.sq.head), verbs.StatusWRFlushErr)
+		}
+	}
+	for q.rq.first() != nil {
+		q.completeRecv(verbs.Completion{Status: verbs.StatusWRFlushErr})
+	}
 }
 
 // fail ends the connection because of something that the device finds by itself.

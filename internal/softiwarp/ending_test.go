@@ -90,3 +90,20 @@ func TestClosedBeforeSent(t *testing.T) {
 	peer.terminated(&faultLocal)
 	require.Equal(t, verbs.StatusWRFlushErr, v.reap(t).Status)
 }
+
+// TestFlushWaitsForReceiver: a READ that flushes gives its memory back, so it must not while a part of the answer is on its way there.
+func TestFlushWaitsForReceiver(t *testing.T) {
+	x, _ := newPair(t, Config{}, pairSize{})
+	q := x.qp.(*qp)
+	q.mu.Lock()
+	q.gate, q.gated = nil, true // nothing is sent
+	q.receiving = true          // a system call places what comes
+	q.mu.Unlock()
+	x.post(t, verbs.SendWR{Opcode: verbs.OpRDMARead, Flags: verbs.Signaled, SGL: x.sge(0, 8), RKey: 7})
+	require.NoError(t, x.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.AttrState))
+	n, err := x.cq.Poll(x.wcs[:])
+	require.NoError(t, err)
+	require.Zero(t, n)
+	q.endReceiving(false)
+	require.Equal(t, verbs.StatusWRFlushErr, x.reap(t).Status)
+}

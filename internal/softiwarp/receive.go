@@ -186,7 +186,7 @@ func (q *qp) endReceiving(heard bool) (pushed uint64, ok bool) {
 	q.receiving = false
 	pushed = q.pushed
 	if q.state != verbs.QPRTS {
-		q.flushRecvs()
+		q.flush()
 		q.quiet.Broadcast()
 		q.mu.Unlock()
 		return pushed, false

@@ -71,8 +71,8 @@ func (q *qp) postRecv(wr *verbs.RecvWR) error {
 		}
 	}
 	r.tail++
-	if q.state == verbs.QPError && !q.receiving {
-		q.flushRecvs()
+	if q.state == verbs.QPError {
+		q.flush()
 	}
 	return nil
 }
@@ -84,11 +84,4 @@ func (q *qp) completeRecv(wc verbs.Completion) {
 	pos := r.head
 	r.head++
 	q.complete(q.recvCQ, &cqe{Completion: wc, recv: true, pos: pos})
-}
-
-// flushRecvs ends all requests of a QP in the error state. mu is held, and nobody receives.
-func (q *qp) flushRecvs() {
-	for q.rq.first() != nil {
-		q.completeRecv(verbs.Completion{Status: verbs.StatusWRFlushErr})
-	}
 }

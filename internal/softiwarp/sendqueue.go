@@ -72,8 +72,8 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 			break
 		}
 	}
-	if q.state == verbs.QPError && !q.sending {
-		q.flushSends()
+	if q.state == verbs.QPError {
+		q.flush()
 	}
 	q.startPosted() // unlocks
 	return n, err
@@ -196,11 +196,4 @@ func (q *qp) completeSend(e *sqe, status verbs.Status) {
 		c.Opcode, c.ByteLen = verbs.WCFetchAdd, 8
 	}
 	q.complete(q.sendCQ, &c)
-}
-
-// flushSends ends all requests of a QP in the error state. mu is held, and nobody sends.
-func (q *qp) flushSends() {
-	for q.sq.head < q.sq.tail {
-		q.completeSend(q.sq.at(q.sq.head), verbs.StatusWRFlushErr)
-	}
 }

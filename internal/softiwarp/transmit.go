@@ -151,7 +151,7 @@ func (q *qp) putDownSending() {
 	q.sending = false
 	if q.state == verbs.QPError {
 		q.cut()
-		q.flushSends()
+		q.flush()
 	}
 	q.quiet.Broadcast()
 }
