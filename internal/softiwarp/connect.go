@@ -331,9 +331,9 @@ func (q *qp) establish(conn net.Conn, s setup) error {
 	q.reads.ring = make([]expected, max(s.ord, 1))
 	q.out.init(q)
 	q.rx.init(q)
-	q.rtr, q.opened = s.rtr, make(chan struct{})
-	if s.gated {
-		q.gated = true
+	q.rtr, q.opened, q.ended = s.rtr, make(chan struct{}), make(chan struct{})
+	q.gated = s.gated
+	if s.gated && s.rtr == 0 { // who has agreed to begin does
 		q.gate = time.AfterFunc(gateTime, q.openGate)
 	}
 	q.state = verbs.QPRTS
@@ -355,10 +355,10 @@ func (q *qp) firstFPDU() rtrKinds {
 	close(q.opened)
 	if q.gate != nil {
 		q.gate.Stop()
-		q.mu.Lock()
-		q.gated = false // what waited is sent after this read
-		q.mu.Unlock()
 	}
+	q.mu.Lock()
+	q.gated = false // what waited is sent after this read
+	q.mu.Unlock()
 	return q.rtr
 }
 
@@ -370,6 +370,13 @@ func (q *qp) awaitOpening(ctx context.Context) error {
 	select {
 	case <-q.opened:
 		return nil
+	case <-q.ended:
+		select {
+		case <-q.opened:
+			return nil // what was sent is to be read
+		default:
+			return errEnded
+		}
 	case <-timer.C:
 	case <-ctx.Done():
 		err = ctx.Err()

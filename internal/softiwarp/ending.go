@@ -24,6 +24,7 @@ func (q *qp) stop(e ending) {
 	if !connected {
 		return
 	}
+	close(q.ended)
 	q.duty.end()
 	q.stream.interruptRead()
 	if q.sending {

@@ -153,6 +153,59 @@ func TestPeerToPeerSilent(t *testing.T) {
 	v.disconnected(t)
 }
 
+// TestPeerToPeerGone has the peer leave before it begins: Accept does not wait for it.
+func TestPeerToPeerGone(t *testing.T) {
+	ln := listen(t, New(Config{Logger: quiet, RequestTimeout: time.Minute}), cm.ListenOptions{})
+	peer := dialRaw(t, ln)
+	peer.write((&mpaFrame{flags: mpaEnhanced, revision: 2, peerToPeer: true}).append(nil, mpaRequestKey))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := ln.Accept(ctx)
+	require.NoError(t, err)
+	newEnd(t, req, pairSize{})
+	require.NoError(t, peer.conn.Close())
+	require.ErrorIs(t, req.Accept(ctx, cm.ConnParam{}), syscall.ECONNRESET)
+}
+
+// TestPeerToPeerGate has the accepting program send before the peer has begun: it waits for that as long as it takes.
+func TestPeerToPeerGate(t *testing.T) {
+	ln := listen(t, New(Config{Logger: quiet}), cm.ListenOptions{})
+	peer := dialRaw(t, ln)
+	done := make(chan *end)
+	go func() {
+		req, err := ln.Accept(context.Background())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		v := newEnd(t, req, pairSize{})
+		accepted := make(chan error, 1)
+		go func() { accepted <- req.Accept(context.Background(), param()) }()
+		for {
+			if a, _ := v.qp.Query(); a.State == verbs.QPRTS {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		v.send(t, 4)
+		if err := <-accepted; err != nil {
+			t.Error(err)
+		}
+		done <- v
+	}()
+	f := enhanced(0)
+	f.peerToPeer, f.rtr = true, rtrWrite
+	peer.request(f)
+	require.NoError(t, peer.conn.SetReadDeadline(time.Now().Add(5*gateTime)))
+	_, err := peer.conn.Read(make([]byte, 1))
+	require.Error(t, err, "it sent before the peer had begun")
+	require.NoError(t, peer.conn.SetReadDeadline(time.Now().Add(patience)))
+	peer.write(peer.fpdu(tagged(opWrite, 1, 0), nil))
+	<-done
+	h, _ := peer.read()
+	require.EqualValues(t, opSend, h.op)
+}
+
 // TestGate has the accepting side send first: nothing may go out before the dialing side has begun, or for gateTime.
 func TestGate(t *testing.T) {
 	p := New(Config{Logger: quiet})

@@ -53,6 +53,7 @@ type qp struct {
 	gate      *time.Timer
 	rtr       rtrKinds      // how a peer-to-peer connection begins
 	opened    chan struct{} // closed when the first FPDU has come
+	ended     chan struct{} // closed when the connection is over
 	sending   bool          // somebody holds out
 	receiving bool          // the holder of the duty is at work
 
