@@ -15,8 +15,12 @@ import (
 	"github.com/rconn/rdma/verbs"
 )
 
-// rejectTime is how long a rejected connection stays open for the peer to read why.
-const rejectTime = time.Second
+// rejectTime is how long a rejected connection stays open for the peer to read why, and maxRejects how many do at once: the others are
+// closed as soon as the reject is sent.
+const (
+	rejectTime = time.Second
+	maxRejects = 64
+)
 
 // Connect implements cm.Resolved.
 func (i *id) Connect(ctx context.Context, p cm.ConnParam) (cm.ConnParam, error) {
@@ -294,7 +298,10 @@ func (d *device) reject(conn net.Conn, f *mpaFrame) {
 		if half, ok := conn.(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite()
 		}
-		_, _ = io.Copy(io.Discard, conn)
+		if d.rejects.Add(1) <= maxRejects {
+			_, _ = io.Copy(io.Discard, conn)
+		}
+		d.rejects.Add(-1)
 	}()
 }
 

@@ -31,6 +31,8 @@ type device struct {
 	lastQP atomic.Uint32
 	open   counts
 
+	rejects atomic.Int32 // connections that stay open for the peer to read the reject
+
 	mu      sync.Mutex
 	watches map[*mailbox[verbs.AsyncEvent]]struct{}
 }

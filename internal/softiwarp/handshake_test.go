@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -251,6 +252,26 @@ func TestSlowLoris(t *testing.T) {
 	for _, peer := range silent {
 		peer.eof()
 	}
+}
+
+// TestRejectsBounded has many peers refused that do not leave: few of the connections stay open.
+func TestRejectsBounded(t *testing.T) {
+	p := New(Config{Logger: quiet}).(*provider)
+	ln := listen(t, p, cm.ListenOptions{})
+	bounded := func() bool {
+		start := time.Now()
+		for range 4 * maxRejects {
+			dialRaw(t, ln).request(enhanced(mpaMarkers))
+		}
+		for ; time.Since(start) < rejectTime; runtime.Gosched() { // then nobody is there in any case
+			if p.dev.open.streams.Load() <= maxRejects {
+				return true
+			}
+		}
+		return false
+	}
+	require.True(t, bounded() || bounded() || bounded()) // a busy machine may take longer than rejectTime
+	eventually(t, "all gone", func() bool { return p.dev.open.streams.Load() == 0 })
 }
 
 // TestCloseListenerWithSilentPeers does not wait for them.
