@@ -14,8 +14,8 @@ import (
 
 // Read and Write allocate nothing, and nor does the fabric below once its queues have their storage, whether they wait or not, with a deadline or without.
 func TestReadAndWriteAllocateNothing(t *testing.T) {
-	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
-		n := newNetwork(t, fc, Config{SendBuffer: 64 << 10, RecvBuffer: 64 << 10, KeepAlive: -1})
+	forDevices(t, func(t *testing.T, dev device) {
+		n := dev.network(t, Config{SendBuffer: 64 << 10, RecvBuffer: 64 << 10, KeepAlive: -1})
 		d, a := n.pair(t)
 		buf := make([]byte, 100<<10)
 		var parts [2][]byte

@@ -154,8 +154,11 @@ func forDevices(t *testing.T, f func(t *testing.T, dev device)) {
 	t.Run("software", func(t *testing.T) { f(t, device{}) })
 }
 
-// devices is how many there are.
-var devices = len(flavours) + 1
+// forSome runs a test on one kind of device of the fabric and on the software device: one for which the flavour does not matter.
+func forSome(t *testing.T, f func(t *testing.T, dev device)) {
+	t.Run("fabric", func(t *testing.T) { f(t, device{new(verbstest.Config)}) })
+	t.Run("software", func(t *testing.T) { f(t, device{}) })
+}
 
 func (dev device) network(t testing.TB, cfg Config) *network {
 	if dev.fabric == nil {

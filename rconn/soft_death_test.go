@@ -25,6 +25,7 @@ func TestSoftwareKeepaliveFindsSilence(t *testing.T) {
 	const idle, timeout = 200 * time.Millisecond, 300 * time.Millisecond
 	for name, ways := range map[string][]int{"both ways": {toListener, toDialer}, "to listener": {toListener}, "to dialer": {toDialer}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := newSoftware(t, rdma.SoftwareConfig{}, Config{KeepAlive: idle, KeepAliveTimeout: timeout, Linger: -1})
 			d, a, p := n.proxied(t)
 			type result struct {
@@ -194,6 +195,7 @@ func TestSoftwareErrorsAfterTheEnd(t *testing.T) {
 			ending{syscall.ECONNRESET, syscall.ECONNRESET, nil, syscall.ENOMEM}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			cfg := Config{Linger: 100 * time.Millisecond, KeepAlive: -1}
 			if name == "silence" {
 				cfg.KeepAlive, cfg.KeepAliveTimeout = 100*time.Millisecond, 100*time.Millisecond

@@ -28,6 +28,7 @@ var softConfigs = map[string]rdma.SoftwareConfig{
 func TestNettestSoftware(t *testing.T) {
 	test := func(name string, sc rdma.SoftwareConfig, cfg Config) {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 				d, a := newSoftware(t, sc, cfg).pair(t)
 				return d, a, func() { closeBoth(d, a) }, nil
@@ -37,7 +38,7 @@ func TestNettestSoftware(t *testing.T) {
 	for name, sc := range softConfigs {
 		test(name, sc, Config{})
 	}
-	test("64B", rdma.SoftwareConfig{}, Config{RecvBuffer: 64, SendBuffer: 64})
+	test("1KiB", rdma.SoftwareConfig{}, Config{RecvBuffer: 1 << 10, SendBuffer: 1 << 10})
 }
 
 // TestSoftwareBothWays sends random bytes both ways at once, and ends each way by itself.
