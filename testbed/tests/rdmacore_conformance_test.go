@@ -24,6 +24,7 @@ func testConformance(t *testing.T) {
 		Patience:      patience,
 		ReadUnchecked: isSiw(),
 		ReadUnordered: isSiw(),
+		ReadOneWay:    isSiw(),
 		Leaks: func() error {
 			now := resources(t)
 			for _, kind := range []string{"qp", "mr", "cm_id", "cq"} {

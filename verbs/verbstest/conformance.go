@@ -37,6 +37,10 @@ type Env struct {
 	// ReadUnordered says that requests posted behind a READ may complete before it, as on the kernel's soft-iWARP.
 	ReadUnordered bool
 
+	// ReadOneWay says that READs beyond the depth may get stuck when both ends post them, as on the kernel's soft-iWARP with a
+	// depth of 1.
+	ReadOneWay bool
+
 	// Leaks, if set, tells what is open in the providers beyond what was when Run began. It is asked again for a
 	// while until it returns nil.
 	Leaks func() error

@@ -38,14 +38,20 @@ func (s *suite) readDepth(t *testing.T) {
 		const n = 20
 		for i := range n {
 			a.post(a.readWR(uint64(i), a.sge(40000+100*i, 100), b, 100*i))
-			b.post(b.readWR(uint64(i), b.sge(30000+1000*i, 1000), a, 1000*i))
+			if !s.ReadOneWay {
+				b.post(b.readWR(uint64(i), b.sge(30000+1000*i, 1000), a, 1000*i))
+			}
 		}
 		for i := range n {
 			a.sent(uint64(i), verbs.WCRDMARead)
-			b.sent(uint64(i), verbs.WCRDMARead)
+			if !s.ReadOneWay {
+				b.sent(uint64(i), verbs.WCRDMARead)
+			}
 		}
 		require.True(t, has(a.mr.Bytes()[40000:40000+100*n], 1))
-		require.True(t, has(b.mr.Bytes()[30000:30000+1000*n], 0))
+		if !s.ReadOneWay {
+			require.True(t, has(b.mr.Bytes()[30000:30000+1000*n], 0))
+		}
 	}
 }
 
