@@ -66,5 +66,18 @@ func (w wrapping) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return struct{ net.Conn }{c}, nil
+	return hesitant{c, []int{0}}, nil
+}
+
+// hesitant has every other Read return nothing, which an io.Reader may, and cannot be a map's key.
+type hesitant struct {
+	net.Conn
+	reads []int
+}
+
+func (h hesitant) Read(b []byte) (int, error) {
+	if h.reads[0]++; h.reads[0]%2 == 0 {
+		return 0, nil
+	}
+	return h.Conn.Read(b)
 }

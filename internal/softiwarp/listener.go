@@ -33,15 +33,15 @@ type listener struct {
 
 	mu      sync.Mutex
 	queue   []*id
-	pending map[net.Conn]struct{}
-	changed chan struct{} // closed, and made anew, when there is something to look at
+	pending map[*net.Conn]struct{} // by pointer: what a user's listener accepts may not be comparable
+	changed chan struct{}          // closed, and made anew, when there is something to look at
 	closed  bool
 }
 
 // Listen implements cm.Provider. A listener handed in with the options is closed with the one returned.
 func (p *provider) Listen(local netip.AddrPort, o cm.ListenOptions) (cm.Listener, error) {
 	l := &listener{
-		p: p, tcp: o.TCP, backlog: o.Backlog, slots: make(chan struct{}, maxHandshakes), pending: make(map[net.Conn]struct{}),
+		p: p, tcp: o.TCP, backlog: o.Backlog, slots: make(chan struct{}, maxHandshakes), pending: make(map[*net.Conn]struct{}),
 		changed: make(chan struct{}),
 	}
 	if l.backlog <= 0 {
@@ -85,11 +85,11 @@ func (l *listener) serve() {
 		switch {
 		case err == nil:
 			pause = 0
-			if !l.hold(conn) {
+			if !l.hold(&conn) {
 				_ = conn.Close()
 				return
 			}
-			l.loops.Go(func() { l.handshake(conn) })
+			l.loops.Go(func() { l.handshake(&conn) })
 			continue
 		case l.isClosed() || errors.Is(err, net.ErrClosed):
 			l.end()
@@ -110,7 +110,7 @@ func (l *listener) isClosed() bool {
 }
 
 // hold notes a connection whose request has not come. False: the listener is closed.
-func (l *listener) hold(conn net.Conn) bool {
+func (l *listener) hold(conn *net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -121,8 +121,9 @@ func (l *listener) hold(conn net.Conn) bool {
 }
 
 // handshake reads a request and queues it.
-func (l *listener) handshake(conn net.Conn) {
+func (l *listener) handshake(held *net.Conn) {
 	defer func() { <-l.slots }()
+	conn := *held
 	d := l.p.dev
 	limit := d.cfg.RequestTimeout
 	if len(l.slots) > maxHandshakes/2 {
@@ -142,7 +143,7 @@ func (l *listener) handshake(conn net.Conn) {
 
 	l.mu.Lock()
 	_ = conn.SetDeadline(time.Time{})
-	delete(l.pending, conn)
+	delete(l.pending, held)
 	i := d.newID(addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr()))
 	i.conn, i.frame, i.state = conn, f, requested
 	wanted := err == nil && f.flags&mpaMarkers == 0
@@ -212,7 +213,7 @@ func (l *listener) end() {
 	queue := l.queue
 	l.queue = nil
 	for conn := range l.pending {
-		_ = conn.SetDeadline(time.Now().Add(closingTime))
+		_ = (*conn).SetDeadline(time.Now().Add(closingTime))
 	}
 	l.wake()
 	l.mu.Unlock()

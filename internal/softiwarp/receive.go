@@ -153,7 +153,10 @@ func (r *receiver) sleep() bool {
 func (q *qp) receivePlain() bool {
 	r := &q.rx
 	n, err := q.stream.conn.Read(r.buf[r.w:])
-	if n == 0 && err != nil && !errors.Is(err, io.EOF) {
+	switch {
+	case n == 0 && err == nil:
+		return q.running()
+	case n == 0 && !errors.Is(err, io.EOF):
 		return q.readFailed(err)
 	}
 	if _, ok := q.startReceiving(); !ok {
