@@ -10,8 +10,8 @@ rdma_addr() {
 	local ndev
 	for ndev in /sys/class/infiniband/*/ports/1/gid_attrs/ndevs/0; do
 		[[ -r $ndev ]] || continue
-		ip -4 -o address show dev "$(cat "$ndev" 2>/dev/null)" 2>/dev/null | awk '{ sub("/.*", "", $4); print $4; exit }'
-	done | head -n 1
+		ip -4 -o address show dev "$(cat "$ndev" 2>/dev/null)" 2>/dev/null || true # without ip: loopback
+	done | awk 'NR == 1 { sub("/.*", "", $4); print $4 }'
 }
 addr=${ADDR:-$(rdma_addr)}
 addr=${addr:-127.0.0.1}
@@ -21,7 +21,7 @@ go build -o build/http ./examples/http
 
 dir=$(mktemp -d)
 server=
-trap 'if [[ $server ]]; then kill "$server" 2>/dev/null; wait "$server"; fi; rm -rf "$dir"' EXIT
+trap 'kill $server 2>/dev/null || true; wait || true; rm -rf "$dir"' EXIT
 head -c "$((${SIZE:-256} << 20))" /dev/urandom >"$dir/file"
 want=$(sha256sum <"$dir/file" | cut -d ' ' -f 1)
 
