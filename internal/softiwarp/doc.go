@@ -27,12 +27,14 @@
 // Keys are random, and every key, address and length is checked against the protection domain, the access and the bounds before a byte
 // is placed; a violation ends the connection with RFC 5040's Terminate message. With CRCs nothing of an FPDU is placed before it was
 // checked. Memory is mapped outside Go's heap, and held by a count while a system call or a copy touches it, so that a region that is closed
-// too early gives errors, not a crash. A listener bounds the peers that have not sent their request, in number and time.
+// too early gives errors, not a crash. A listener bounds the peers that have not sent their request, and the rejected ones that do not
+// leave, in number and time.
 //
 // # Deviations
 //
 // The dialing side opens every connection with a WRITE of no bytes, which a peer's program does not see: the accepting side must not
 // send before it has heard something (RFC 5044, section 7.1), and so need not wait until its program's turn. Against a dialing side that
-// does not, the gate opens after 30 ms. SEND WITH IMM, which RFC 7306 does not have, uses two opcodes that are not assigned, with
-// the immediate where SEND with invalidate has the key; a peer that does not know them terminates.
+// does not, the gate opens after 30 ms, unless it has promised to begin (peer-to-peer, RFC 6581). SEND WITH IMM, which RFC 7306 does not
+// have, uses two opcodes that are not assigned, with the immediate where SEND with invalidate has the key; a peer that does not know
+// them terminates.
 package softiwarp

@@ -258,19 +258,17 @@ func TestSlowLoris(t *testing.T) {
 func TestRejectsBounded(t *testing.T) {
 	p := New(Config{Logger: quiet}).(*provider)
 	ln := listen(t, p, cm.ListenOptions{})
-	bounded := func() bool {
+	bounded := false
+	for i := 0; i < 3 && !bounded; i++ { // a busy machine may take longer than rejectTime
 		start := time.Now()
 		for range 4 * maxRejects {
 			dialRaw(t, ln).request(enhanced(mpaMarkers))
 		}
-		for ; time.Since(start) < rejectTime; runtime.Gosched() { // then nobody is there in any case
-			if p.dev.open.streams.Load() <= maxRejects {
-				return true
-			}
+		for ; time.Since(start) < rejectTime && !bounded; runtime.Gosched() { // later nobody is there in any case
+			bounded = p.dev.open.streams.Load() <= maxRejects
 		}
-		return false
 	}
-	require.True(t, bounded() || bounded() || bounded()) // a busy machine may take longer than rejectTime
+	require.True(t, bounded)
 	eventually(t, "all gone", func() bool { return p.dev.open.streams.Load() == 0 })
 }
 
