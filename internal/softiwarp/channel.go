@@ -69,6 +69,7 @@ func (c *channel) Wait(time.Duration) error {
 		case q != nil && q.duty.take():
 			c.lead(q)
 			q.duty.leave()
+			q.rouse(c)
 		default:
 			c.follow(q)
 		}

@@ -1,11 +1,15 @@
 package softiwarp
 
 import (
+	"net/netip"
 	"runtime"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/verbs"
 )
 
 func (d *duty) holds(h holder) bool {
@@ -87,4 +91,62 @@ func TestDutyEnds(t *testing.T) {
 			eventually(t, "both TCP connections are closed", func() bool { return dev.open.streams.Load() == 0 })
 		})
 	}
+}
+
+// TestDutyOfTwoChannels has a QP with a channel for each queue: when the waiter of one leaves, that of the other takes the duty.
+func TestDutyOfTwoChannels(t *testing.T) {
+	p := New(Config{Logger: quiet})
+	ln := listen(t, p, cm.ListenOptions{})
+	id, err := p.Resolve(t.Context(), netip.AddrPort{}, ln.Addr())
+	require.NoError(t, err)
+	pd, err := id.Device().AllocPD()
+	require.NoError(t, err)
+	var chs [2]verbs.CompletionChannel
+	var cqs [2]verbs.CQ
+	for i := range chs {
+		chs[i], err = id.Device().CreateCompletionChannel()
+		require.NoError(t, err)
+		cqs[i], err = id.Device().CreateCQ(verbs.CQOptions{Depth: 2, Channel: chs[i]})
+		require.NoError(t, err)
+	}
+	pair, err := id.CreateQP(pd, verbs.QPOptions{SendCQ: cqs[0], RecvCQ: cqs[1]})
+	require.NoError(t, err)
+	_, err = pair.PostRecv(make([]verbs.RecvWR, 1))
+	require.NoError(t, err)
+	connected := make(chan error, 1)
+	go func() {
+		_, err := id.Connect(t.Context(), param())
+		connected <- err
+	}()
+	req, err := ln.Accept(t.Context())
+	require.NoError(t, err)
+	peer := newEnd(t, req, pairSize{})
+	require.NoError(t, req.Accept(t.Context(), param()))
+	require.NoError(t, <-connected)
+
+	waits := [2]chan error{make(chan error, 1), make(chan error, 1)}
+	wait := func(i int) { go func() { waits[i] <- chs[i].Wait(0) }() }
+	wait(0)
+	eventually(t, "one waits", chs[0].(*channel).follows.Load)
+	peer.send(t, 0) // the servant hears it, and gives way
+	d := &pair.(*qp).duty
+	eventually(t, "one has the duty", func() bool { return d.holds(waiter) })
+	require.NoError(t, chs[1].Wait(0))
+	_, err = cqs[1].Poll(make([]verbs.Completion, 1))
+	require.NoError(t, err)
+	wait(1)
+	eventually(t, "the other waits", chs[1].(*channel).follows.Load)
+	chs[0].Interrupt()
+	require.NoError(t, <-waits[0])
+	eventually(t, "the other has the duty", func() bool { return d.holds(waiter) })
+	chs[1].Interrupt()
+	require.NoError(t, <-waits[1])
+
+	require.NoError(t, pair.Close())
+	for i := range chs {
+		require.NoError(t, cqs[i].Close())
+		require.NoError(t, chs[i].Close())
+	}
+	require.NoError(t, pd.Close())
+	require.NoError(t, id.Close())
 }

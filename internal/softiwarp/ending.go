@@ -90,7 +90,7 @@ func (q *qp) serve() {
 				break
 			}
 			if q.duty.giveWay(q.followed()) {
-				q.rouse()
+				q.rouse(nil)
 				break
 			}
 		}
@@ -112,10 +112,10 @@ func (q *qp) followed() bool {
 	return found
 }
 
-// rouse has waiters look for the duty.
-func (q *qp) rouse() {
+// rouse has waiters look for the duty, but not that of one channel.
+func (q *qp) rouse(but *channel) {
 	for _, c := range [...]*channel{q.sendCQ.channel, q.recvCQ.channel} {
-		if c != nil {
+		if c != nil && c != but {
 			c.signal()
 		}
 	}
