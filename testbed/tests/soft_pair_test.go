@@ -14,6 +14,9 @@ import (
 
 // Two hosts: the software device on A, siw on B, where iwpmd, the iWARP port mapper, is started half-way. With it the kernel asks A, on UDP
 // port 3935, before it connects; when nobody answers that costs 10 s.
+//
+// The C program that listens is not rstream: that closes after its last bytes, and then siw throws away what it has not sent when
+// anything comes in, a credit, say. On a cable rstream loses its end in one of three runs, whether the client is C or ours.
 func TestPairSiwSoft(t *testing.T) {
 	if role == "A" {
 		pairSoft(t)
@@ -32,27 +35,31 @@ func pairSoft(t *testing.T) {
 	accept := func(dev softDevice, do func(*testing.T, net.Listener)) {
 		ln := dev.listen(t, join(addr, rstreamPort))
 		defer ln.Close()
-		barrier(t, "A listens")
+		barrier(t, "a-listens")
 		do(t, ln)
-	}
-	dial := func(do func(address string)) {
-		barrier(t, "B listens")
-		do(join(peer, rstreamPort))
 	}
 	noise := noiseOn(t)
 
+	callGreeter := func() {
+		barrier(t, "b-listens")
+		begin := time.Now()
+		if err := greeted(dev, peer); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took > 5*time.Second {
+			t.Errorf("software to siw took %v", took)
+		}
+	}
+
 	accept(dev, pairRun.serve)
-	dial(func(to string) { pairRun.call(t, dev, to) })
+	callGreeter()
 	accept(dev, func(t *testing.T, ln net.Listener) { noise(ln.Accept()) })
-	dial(func(to string) { noise(dialerOn(dev.provider).Dial("rdma", to)) })
+	barrier(t, "b-listens")
+	noise(dialerOn(dev.provider).Dial("rdma", join(peer, rstreamPort)))
 
 	barrier(t, "iwpmd")
 	accept(dev, pairRun.serve)
-	dial(func(to string) {
-		begin := time.Now()
-		pairRun.call(t, dev, to)
-		t.Logf("seen: software dials siw with iwpmd: %v", time.Since(begin).Round(time.Millisecond))
-	})
+	callGreeter()
 	mapper := soft(t, softiwarp.Config{PortMapper: true})
 	accept(mapper, pairRun.serve)
 	accept(mapper, func(t *testing.T, ln net.Listener) { noise(ln.Accept()) })
@@ -61,19 +68,18 @@ func pairSoft(t *testing.T) {
 func pairSiw(t *testing.T) {
 	noise := noiseOn(t)
 	dial := func() time.Duration {
-		barrier(t, "A listens")
+		barrier(t, "a-listens")
 		begin := time.Now()
 		run(t, append([]string{"rstream", "-s", peer}, pairRun.args(rstreamPort, "b")...)...)
 		return time.Since(begin).Round(time.Millisecond)
 	}
 	accept := func() {
-		server := start(t, append([]string{"rstream", "-b", addr}, pairRun.args(rstreamPort, "b")...)...)
-		server.listens(t)
-		barrier(t, "B listens")
+		server := greeter(t, addr, 1)
+		barrier(t, "b-listens")
 		server.wait(t)
 	}
 	systemDials := func() {
-		barrier(t, "A listens")
+		barrier(t, "a-listens")
 		d := dialerOn(system)
 		d.Config.HandshakeTimeout = patience
 		noise(d.Dial("rdma", join(peer, rstreamPort)))
@@ -83,7 +89,7 @@ func pairSiw(t *testing.T) {
 	accept()
 	systemDials()
 	ln := listenOn(t, system, join(addr, rstreamPort))
-	barrier(t, "B listens")
+	barrier(t, "b-listens")
 	noise(ln.Accept())
 	ln.Close()
 
