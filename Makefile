@@ -33,7 +33,7 @@ faults: ## compare docs/faults.md with the tests that name its rows
 soak: setup ## the tests of connections ROUNDS times, 20 if not set, on 1, 2 and 4 processors: an hour or more
 	@tools/soak.sh
 
-fuzz: ## each fuzz target for FUZZTIME, 30s if not set
+fuzz: ## each fuzz target, or those that match FUZZ, for FUZZTIME, 30s if not set
 	@tools/fuzz.sh
 
 run: ## a file by net/http over RDMA, on the software device where there is no other
