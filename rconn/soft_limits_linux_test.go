@@ -56,7 +56,7 @@ func TestSoftwareIdle(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return usage{runtime.NumGoroutine(), openFiles(t), kilobytes(t, "VmRSS") << 10, int(m.HeapAlloc + m.StackInuse)}
 	}
-	n := newSoftware(t, rdma.SoftwareConfig{}, Config{})
+	n := newSoftware(t, rdma.SoftwareConfig{}, Config{KeepAlive: time.Minute}) // no probe comes meanwhile
 	before := now()
 	ln := n.listen(t, n.addr)
 	defer ln.Close()
