@@ -46,9 +46,11 @@ func (d softDevice) listen(t *testing.T, address string) net.Listener {
 	return listenOn(t, d.provider, address)
 }
 
-func (d softDevice) dial(t *testing.T, address string) net.Conn {
+func (d softDevice) dial(t *testing.T, address string, cfg rconn.Config) net.Conn {
 	t.Helper()
-	c, err := dialerOn(d.provider).Dial("rdma", address)
+	dialer := dialerOn(d.provider)
+	dialer.Config = cfg
+	c, err := dialer.Dial("rdma", address)
 	if err != nil {
 		t.Fatal(err)
 	}

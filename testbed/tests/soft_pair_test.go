@@ -15,8 +15,8 @@ import (
 // Two hosts: the software device on A, siw on B, where iwpmd, the iWARP port mapper, is started half-way. With it the kernel asks A, on UDP
 // port 3935, before it connects; when nobody answers that costs 10 s.
 //
-// The C program that listens is not rstream: that closes after its last bytes, and then siw throws away what it has not sent when
-// anything comes in, a credit, say. On a cable rstream loses its end in one of three runs, whether the client is C or ours.
+// The C program that listens is not rstream, which loses its last bytes on a cable in one of three runs, whether the client is C or ours:
+// see rstreamTest.call.
 func TestPairSiwSoft(t *testing.T) {
 	if role == "A" {
 		pairSoft(t)

@@ -205,7 +205,7 @@ func TestSiwSoftPeerKilled(t *testing.T) {
 	waits := func(t *testing.T) (*process, net.Conn) {
 		p := endless(t, "-b")
 		p.listens(t)
-		return p, dev.dial(t, join(addr, rstreamPort))
+		return p, dev.dial(t, join(addr, rstreamPort), rconn.Config{})
 	}
 	read := func(c net.Conn) error {
 		_, err := io.Copy(io.Discard, c)
