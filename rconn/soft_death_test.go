@@ -1,6 +1,7 @@
 package rconn
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -132,18 +133,21 @@ func TestSoftwareLateArrival(t *testing.T) {
 	require.Equal(t, "late", string(buf))
 	closeBoth(d, a)
 
-	for range 100 {
+	got := make([]byte, 500<<10)
+	for round := range 100 { // each on memory that the one before had
 		d, a := n.pair(t)
+		sent := bytes.Repeat([]byte{byte(round)}, 100<<10)
 		var wg sync.WaitGroup
 		for _, c := range []*Conn{d, a} {
 			wg.Go(func() {
 				for err := error(nil); err == nil; {
-					_, err = c.Write(make([]byte, 100<<10))
+					_, err = c.Write(sent)
 				}
 			})
 		}
-		_, err := io.ReadFull(d, make([]byte, 500<<10))
+		_, err := io.ReadFull(d, got)
 		require.NoError(t, err)
+		require.Equal(t, len(got), bytes.Count(got, sent[:1]))
 		abort(d)
 		abort(a)
 		wg.Wait()
