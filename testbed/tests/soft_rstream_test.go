@@ -15,7 +15,7 @@ import (
 //
 // fault: FLOW-5
 func TestSiwSoftRstream(t *testing.T) {
-	runs := []rstreamTest{{64, 1, 50}, {64, 2000, 1}, {64 << 10, 20, 2}, {1 << 20, 4, 2}}
+	runs := []rstreamTest{{64, 1, 50}, {64, 2000, 1}, {64 << 10, 20, 2}, {1 << 20, 4, 1}}
 	for _, crc := range []bool{false, true} {
 		dev := soft(t, softiwarp.Config{CRC: crc})
 		for _, host := range []string{addr, addr6} {
