@@ -270,7 +270,7 @@ func TestSiwSoftRefused(t *testing.T) {
 		t.Run(host+"/software dials, nobody listens", func(t *testing.T) {
 			begin := time.Now()
 			_, err := dialerOn(dev.provider).Dial("rdma", join(host, 7999))
-			if took := time.Since(begin); !errors.Is(err, syscall.ECONNREFUSED) || took > time.Second {
+			if took := time.Since(begin); !errors.Is(err, syscall.ECONNREFUSED) || took > 3*time.Second { // a busy host
 				t.Errorf("%v after %v", err, took)
 			}
 		})
