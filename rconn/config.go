@@ -18,7 +18,8 @@ type Config struct {
 	Device string
 
 	// SendBuffer and RecvBuffer are the sizes in bytes of the rings that a connection registers: pinned memory. The
-	// receive ring bounds what a peer may have under way. 0: 512 KiB. 2 bytes to 1 GiB; an odd RecvBuffer is rounded up.
+	// receive ring bounds what a peer may have under way. 0: 512 KiB each; on a device that does not lock memory, where only what
+	// was used costs something, 1 MiB and 4 MiB. 2 bytes to 1 GiB; an odd RecvBuffer is rounded up.
 	SendBuffer, RecvBuffer int
 
 	// Credits is the number of messages that the peer may send ahead. Each costs a receive, with the device's memory
@@ -56,6 +57,8 @@ type Config struct {
 // The defaults.
 const (
 	defaultBuffer           = 512 << 10
+	defaultUnlockedSend     = 1 << 20
+	defaultUnlockedRecv     = 4 << 20
 	defaultCredits          = 256
 	defaultSendQueue        = 128
 	defaultSpin             = 20 * time.Microsecond
@@ -79,11 +82,9 @@ func orDefault[T comparable](v, d T) T {
 	return v
 }
 
-// populate returns a copy with the defaults filled in, or says what is out of bounds.
+// populate returns a copy with the defaults filled in that do not depend on the device, or says what is out of bounds.
 func (c Config) populate() (Config, error) {
 	c.Device = chosenDevice(c.Device)
-	c.SendBuffer = orDefault(c.SendBuffer, defaultBuffer)
-	c.RecvBuffer = orDefault(c.RecvBuffer, defaultBuffer)
 	c.RecvBuffer += c.RecvBuffer & 1
 	c.Credits = orDefault(c.Credits, defaultCredits)
 	c.SendQueue = orDefault(c.SendQueue, defaultSendQueue)
@@ -95,9 +96,9 @@ func (c Config) populate() (Config, error) {
 	c.AckTimeout = orDefault(c.AckTimeout, defaultAckTimeout)
 	c.Logger = orDefault(c.Logger, slog.Default())
 	switch {
-	case c.SendBuffer < 1 || c.SendBuffer > ring.MaxRing:
+	case c.SendBuffer < 0 || c.SendBuffer > ring.MaxRing:
 		return c, outOfBounds("SendBuffer", c.SendBuffer)
-	case c.RecvBuffer < 2 || c.RecvBuffer > ring.MaxRing:
+	case c.RecvBuffer < 0 || c.RecvBuffer > ring.MaxRing:
 		return c, outOfBounds("RecvBuffer", c.RecvBuffer)
 	case c.Credits < ring.MinCredits || c.Credits > ring.MaxCredits:
 		return c, outOfBounds("Credits", c.Credits)
@@ -117,8 +118,13 @@ func outOfBounds(field string, v any) error {
 	return fmt.Errorf("rconn: Config.%s is out of bounds: %v", field, v)
 }
 
-// fit lowers the queue sizes to what a device has.
+// fit fills in the sizes that depend on the device, and lowers those of the queues to what it has.
 func (c Config) fit(a verbs.DeviceAttr) (Config, error) {
+	send, recv := defaultBuffer, defaultBuffer
+	if !a.Caps.LocksMemory {
+		send, recv = defaultUnlockedSend, defaultUnlockedRecv
+	}
+	c.SendBuffer, c.RecvBuffer = orDefault(c.SendBuffer, send), orDefault(c.RecvBuffer, recv)
 	if a.MaxQPWR > 0 {
 		c.SendQueue = min(c.SendQueue, a.MaxQPWR)
 		c.Credits = min(c.Credits, a.MaxQPWR-ring.ReceiveReserve)

@@ -43,7 +43,8 @@ type Conn struct {
 var _ net.Conn = (*Conn)(nil)
 
 // newConn makes a Conn of an established connection.
-func newConn(network string, ep *endpoint, cfg Config) *Conn {
+func newConn(network string, ep *endpoint) *Conn {
+	cfg := ep.cfg
 	c := &Conn{
 		cfg: cfg, network: network, ep: ep, stream: ep.stream, spin: spinner{limit: cfg.Spin},
 		laddr: net.TCPAddrFromAddrPort(ep.id.LocalAddr()), raddr: net.TCPAddrFromAddrPort(ep.id.RemoteAddr()),

@@ -189,7 +189,7 @@ func connect(ctx context.Context, network string, id cm.Resolved, cfg Config) (*
 		go ep.release(cfg)
 		return nil, err
 	}
-	return newConn(network, ep, cfg), nil
+	return newConn(network, ep), nil
 }
 
 func handshake(ctx context.Context, ep *endpoint, id cm.Resolved, cfg Config) error {

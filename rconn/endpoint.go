@@ -11,6 +11,7 @@ import (
 
 // endpoint holds the verbs objects of one connection and the stream that works on them.
 type endpoint struct {
+	cfg     Config // as fits the device
 	id      cm.ID
 	pd      verbs.PD
 	channel verbs.CompletionChannel
@@ -62,6 +63,7 @@ func (e *endpoint) build(cfg Config) error {
 	if err != nil {
 		return err
 	}
+	e.cfg = cfg
 	rc := ring.Config{Credits: cfg.Credits, SendQueue: cfg.SendQueue}
 	if attr.Transport == verbs.TransportIWARP {
 		rc.Variant = ring.Separate

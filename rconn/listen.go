@@ -260,7 +260,7 @@ func (l *Listener) handshake(req cm.Request) (*Conn, error) {
 		return nil, err
 	}
 	ep.stream.Start(peer)
-	return newConn(l.network, ep, l.cfg), nil
+	return newConn(l.network, ep), nil
 }
 
 // refuse rejects a request and frees it.

@@ -64,9 +64,14 @@ func (c *Conn) write(bufs [][]byte) (n int64, err error) {
 	}
 }
 
+// minPiece is the least that is worth a message of its own while more is to be sent: half of a large send ring travels while the
+// other half is filled.
+const minPiece = 64 << 10
+
 // put copies bytes to the send ring, as many as there is room for, and posts them.
 func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
 	n := 0
+	piece := max(c.cfg.SendBuffer/2, minPiece)
 	for {
 		for len(buf) == 0 && len(bufs) > 0 {
 			buf, bufs = bufs[0], bufs[1:]
@@ -78,10 +83,13 @@ func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
 		}
 		// Only this call commits: the span is ours while the lock is not.
 		c.mu.Unlock()
-		k := copy(span, buf)
+		k := copy(span, buf[:min(len(buf), piece)])
 		c.mu.Lock()
 		c.stream.Commit(k)
 		n, buf = n+k, buf[k:]
+		if k == piece {
+			c.post()
+		}
 	}
 	if n > 0 {
 		c.post()

@@ -99,6 +99,9 @@ type Capabilities struct {
 	// WriteAcked says whether the completion of a WRITE means that the peer's device has placed it. Without it (iWARP) a
 	// completion only means that the memory may be reused.
 	WriteAcked bool
+
+	// LocksMemory says whether registered memory is locked: it takes up RAM from registration on, and counts against RLIMIT_MEMLOCK.
+	LocksMemory bool
 }
 
 // OpcodeSet is a set of opcodes.

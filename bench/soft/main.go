@@ -20,8 +20,8 @@ import (
 var transports = []string{"tcp", "software"}
 
 func main() {
-	rounds := flag.Int("rounds", 7, "how often each measurement is made")
-	length := flag.Duration("time", 400*time.Millisecond, "how long one measurement takes")
+	rounds := flag.Int("rounds", 11, "how often each measurement is made")
+	length := flag.Duration("time", 300*time.Millisecond, "how long one measurement takes")
 	only := flag.String("work", "", "measure only work whose name matches this `regexp`")
 	peer := flag.String("peer", "", "be the other process, on this `transport`")
 	flag.Parse()

@@ -86,7 +86,7 @@ func capabilities(t verbs.Transport) verbs.Capabilities {
 	return verbs.Capabilities{
 		Send:       send | verbs.Opcodes(verbs.OpSendWithImm, verbs.OpRDMAWriteWithImm),
 		RNR:        true,
-		WriteAcked: true,
+		WriteAcked: true, LocksMemory: true,
 	}
 }
 
