@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/rconn/rdma"
 	"github.com/rconn/rdma/cm"
 	"github.com/rconn/rdma/verbs"
 	"github.com/rconn/rdma/verbs/verbstest"
@@ -182,36 +183,47 @@ func TestPortOfTCPTaken(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EADDRINUSE)
 }
 
-// An address of a kernel's iWARP device is that device's alone; of all addresses the software device gets the others.
+// An address of a kernel's iWARP device is that device's alone. All addresses are then served one by one: the software device gets
+// the others.
 func TestKernelIWARP(t *testing.T) {
-	n := newNetwork(t, verbstest.Config{Device: verbstest.DeviceConfig{Transport: verbs.TransportIWARP, Netdev: "lo"}}, Config{})
-	soft := &asSoftware{Provider: newNetwork(t, verbstest.Config{}, Config{}).b}
+	n := newNetwork(t, verbstest.Config{Device: verbstest.DeviceConfig{Transport: verbs.TransportIWARP}}, Config{})
+	soft := &asSoftware{Provider: rdma.Software(rdma.SoftwareConfig{})}
 	lc := ListenConfig{Providers: []cm.Provider{n.b, soft}}
 	ln, err := lc.Listen(t.Context(), "tcp", addrB+":0")
 	require.NoError(t, err)
 	require.NoError(t, ln.Close())
 	require.Empty(t, soft.asked)
 
-	soft.Provider.(*verbstest.Host).On(verbstest.Listen, func() error { return syscall.EADDRNOTAVAIL }) // it does not have this host's
+	defer func(f func() []netip.Addr) { hostAddrs = f }(hostAddrs)
+	loopback := netip.MustParseAddr("127.0.0.1")
+	hostAddrs = func() []netip.Addr { return []netip.Addr{loopback, netip.MustParseAddr(addrB), netip.IPv6Loopback()} }
 	ln, err = lc.Listen(t.Context(), "tcp4", ":0")
 	require.NoError(t, err)
-	require.NoError(t, ln.Close())
+	defer ln.Close()
+	port := ln.Addr().(*net.TCPAddr).AddrPort().Port()
+	require.Equal(t, netip.AddrPortFrom(netip.IPv4Unspecified(), port), ln.Addr().(*net.TCPAddr).AddrPort())
+	require.NotEmpty(t, soft.asked)
 	for _, a := range soft.asked {
-		require.False(t, a.Addr().IsLoopback() || a.Addr().IsUnspecified(), "%v", a)
-		require.EqualValues(t, ln.Addr().(*net.TCPAddr).Port, a.Port())
+		require.Equal(t, loopback, a.Addr())
 	}
-}
+	d := Dialer{Providers: []cm.Provider{n.a, soft}}
+	for ip, device := range map[string]string{addrB: n.a.Device(0).Name(), "127.0.0.1": "software0"} {
+		c, err := d.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr(ip), port).String())
+		require.NoError(t, err)
+		require.Equal(t, device, c.(*Conn).Info().Device)
+		abort(c.(*Conn))
+	}
 
-func TestWithout(t *testing.T) {
-	all, lo, other := netip.IPv4Unspecified(), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")
-	require.Equal(t, []netip.Addr{all}, without(all, nil))
-	require.Equal(t, []netip.Addr{lo}, without(lo, []netip.Addr{other}))
-	require.Empty(t, without(lo, []netip.Addr{lo}))
-	require.Contains(t, without(all, []netip.Addr{other}), lo)
-	require.NotContains(t, without(all, []netip.Addr{lo}), lo)
-	for _, ip := range without(netip.IPv6Unspecified(), []netip.Addr{lo}) {
-		require.True(t, ip.Is6())
+	// Where the software device is left out, or is alone, nothing is in its way.
+	soft.asked = nil
+	for _, device := range []string{noSoftware, onlySoftware} {
+		lc.Config.Device = device
+		one, err := lc.Listen(t.Context(), "tcp4", ":0")
+		require.NoError(t, err)
+		require.NoError(t, one.Close())
 	}
+	require.Len(t, soft.asked, 1)
+	require.True(t, soft.asked[0].Addr().IsUnspecified())
 }
 
 // A device can be asked for by name, in the program or from outside.

@@ -78,7 +78,7 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 	if err != nil {
 		return nil, tcpAddr(addrs[0]), err
 	}
-	return newListener(network, lns, cfg, orDefault(lc.Backlog, cm.DefaultBacklog)), nil, nil
+	return newListener(network, served(addrs[0], lns[0]), lns, cfg, orDefault(lc.Backlog, cm.DefaultBacklog)), nil, nil
 }
 
 // toServe chooses among the addresses of a host as package net does: one, of IPv4 if there is one, or all of this host's.
@@ -91,6 +91,15 @@ func toServe(network string, addrs []netip.AddrPort, port int) []netip.AddrPort 
 		return unspecified(network, port)
 	}
 	return addrs[i : i+1]
+}
+
+// served is the address that a Listener shows: what was asked for with the real port, or that of the first listener, which has
+// the zone.
+func served(asked netip.AddrPort, first cm.Listener) netip.AddrPort {
+	if asked.Addr().IsUnspecified() {
+		return netip.AddrPortFrom(asked.Addr(), first.Addr().Port())
+	}
+	return first.Addr()
 }
 
 // portOf is the port of a listener that was handed in. Another one cannot be asked for.
@@ -154,9 +163,9 @@ type Listener struct {
 
 var _ net.Listener = (*Listener)(nil)
 
-func newListener(network string, lns []cm.Listener, cfg Config, backlog int) *Listener {
+func newListener(network string, addr netip.AddrPort, lns []cm.Listener, cfg Config, backlog int) *Listener {
 	l := &Listener{
-		network: network, addr: net.TCPAddrFromAddrPort(lns[0].Addr()), cfg: cfg, lns: lns,
+		network: network, addr: net.TCPAddrFromAddrPort(addr), cfg: cfg, lns: lns,
 		ready: make(chan *Conn, backlog), slots: make(chan struct{}, maxHandshakes), moved: make(chan struct{}),
 		lost: make(chan struct{}),
 	}

@@ -42,7 +42,7 @@ func TestManyAddresses(t *testing.T) {
 		require.NoError(t, err)
 		lns = append(lns, ln)
 	}
-	l := newListener("tcp", lns, cfg, len(lns))
+	l := newListener("tcp", lns[0].Addr(), lns, cfg, len(lns))
 	defer l.Close()
 	within(t, func() {
 		for _, ln := range slices.Backward(lns) {

@@ -34,6 +34,7 @@ const portRetries = 16
 // then it tries again.
 func (s *server) open(addrs []netip.AddrPort) ([]cm.Listener, error) {
 	s.picked = addrs[0].Port() == 0
+	addrs = s.expand(addrs)
 	for try := 0; ; try++ {
 		err := s.openOnce(addrs)
 		if err == nil {
@@ -71,27 +72,21 @@ func isMissing(err error) bool {
 
 // openAddr listens at an address with every provider that serves it.
 func (s *server) openAddr(a netip.AddrPort) error {
-	var taken []netip.Addr // their TCP ports are a device's
 	var errs []error
 	rdma := false // serves the address
 	for _, p := range s.providers {
-		for _, ip := range without(a.Addr(), taken) {
-			ln, err := s.listen(p, ip, a.Port(), rdma)
-			if err != nil && !isMissing(err) {
-				return err
-			}
-			errs = append(errs, err)
-			if ln == nil {
-				continue
-			}
-			s.lns = append(s.lns, ln)
-			rdma = rdma || !isSoftware(p)
-			if !isSoftware(p) && isIWARP(ln.Device()) {
-				taken = append(taken, ip)
-			}
+		ln, err := s.listen(p, a.Addr(), a.Port(), rdma)
+		if err != nil && !isMissing(err) {
+			return err
 		}
-		if a.Addr().IsUnspecified() {
-			taken = append(taken, addrsOfIWARP(p)...)
+		errs = append(errs, err)
+		if ln == nil {
+			continue
+		}
+		s.lns = append(s.lns, ln)
+		rdma = rdma || !isSoftware(p)
+		if !isSoftware(p) && isIWARP(ln.Device()) {
+			break // the address's TCP ports are the device's
 		}
 	}
 	if slices.Contains(errs, nil) {
@@ -130,43 +125,40 @@ func isSoftware(p cm.Provider) bool { return p.Name() == onlySoftware }
 
 func isIWARP(d verbs.Device) bool { return d != nil && d.Attr().Transport == verbs.TransportIWARP }
 
-// addrsOfIWARP are the addresses that the kernel's iWARP devices serve.
-func addrsOfIWARP(p cm.Provider) []netip.Addr {
-	if isSoftware(p) {
-		return nil
+// expand replaces an address that means all of this host's by each of them, where they cannot be served alike: beside an iWARP device
+// of the kernel the software device may have the other addresses only.
+func (s *server) expand(addrs []netip.AddrPort) []netip.AddrPort {
+	if !slices.ContainsFunc(s.providers, isSoftware) || !slices.ContainsFunc(s.providers, hasKernelIWARP) {
+		return addrs
 	}
-	var addrs []netip.Addr
-	devices, _ := p.Devices() // without any there are none
-	for _, d := range devices {
-		if port, err := d.Port(1); err == nil && isIWARP(d) {
-			if ifi, err := net.InterfaceByName(port.Netdev); err == nil {
-				addrs = append(addrs, interfaceAddrs(ifi)...)
+	var each []netip.AddrPort
+	for _, a := range addrs {
+		if !a.Addr().IsUnspecified() {
+			each = append(each, a)
+			continue
+		}
+		for _, ip := range hostAddrs() {
+			if ip.Is4() == a.Addr().Is4() {
+				each = append(each, netip.AddrPortFrom(ip, a.Port()))
 			}
 		}
 	}
-	return addrs
+	return each
 }
 
-// without is ip, or if that means all addresses of this host and some of them are taken, the others of its family.
-func without(ip netip.Addr, taken []netip.Addr) []netip.Addr {
-	switch {
-	case len(taken) == 0:
-		return []netip.Addr{ip}
-	case !ip.IsUnspecified() && slices.Contains(taken, ip):
-		return nil
-	case !ip.IsUnspecified():
-		return []netip.Addr{ip}
-	}
-	var left []netip.Addr
+func hasKernelIWARP(p cm.Provider) bool {
+	devices, _ := p.Devices() // without any there is none
+	return !isSoftware(p) && slices.ContainsFunc(devices, isIWARP)
+}
+
+// hostAddrs are the addresses of this host. Tests have their own.
+var hostAddrs = func() []netip.Addr {
+	var addrs []netip.Addr
 	interfaces, _ := net.Interfaces()
 	for i := range interfaces {
-		for _, a := range interfaceAddrs(&interfaces[i]) {
-			if a.Is4() == ip.Is4() && !slices.Contains(taken, a) {
-				left = append(left, a)
-			}
-		}
+		addrs = append(addrs, interfaceAddrs(&interfaces[i])...)
 	}
-	return left
+	return addrs
 }
 
 // interfaceAddrs are the addresses of a network interface, link-local ones with their zone.

@@ -20,7 +20,7 @@
 // the peer, and two sides that both send cannot block each other. A request completes when TCP has it all: its memory can be used
 // again, and nothing is said about the peer.
 //
-// A connection costs a goroutine, some 40 KiB of buffers (300 KiB with CRCs) and no processor time while it is idle.
+// A connection costs a goroutine, some 40 KiB of buffers (300 KiB with CRCs) besides its queues, and no processor time while it is idle.
 //
 // # What a peer may do
 //

@@ -7,7 +7,9 @@ import (
 	"time"
 )
 
-// Writer counts what is written to it and prints a line about once a second.
+const interval = 250 * time.Millisecond
+
+// Writer counts what is written to it and prints a line now and then.
 type Writer struct {
 	out         io.Writer
 	done, total int64
@@ -17,7 +19,7 @@ type Writer struct {
 // New makes a Writer that prints to out. total is the number of bytes that will come; below 1 it is not known.
 func New(out io.Writer, total int64) *Writer {
 	now := time.Now()
-	return &Writer{out: out, total: total, start: now, next: now.Add(time.Second)}
+	return &Writer{out: out, total: total, start: now, next: now.Add(interval)}
 }
 
 // Write implements io.Writer. It fails never.
@@ -27,7 +29,7 @@ func (w *Writer) Write(b []byte) (int, error) {
 	if now.Before(w.next) {
 		return len(b), nil
 	}
-	w.next = now.Add(time.Second)
+	w.next = now.Add(interval)
 	rate := float64(w.done>>20) / now.Sub(w.start).Seconds()
 	if w.total > 0 {
 		fmt.Fprintf(w.out, "%d of %d MiB (%d%%), %.0f MiB/s\n", w.done>>20, w.total>>20, w.done*100/w.total, rate)

@@ -19,9 +19,9 @@ func TestWriter(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, 1<<20, n)
 			}
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(125 * time.Millisecond)
 		}
-		require.Equal(t, "3 of 8 MiB (37%), 3 MiB/s\n", known.String())
-		require.Equal(t, "3 MiB, 3 MiB/s\n", unknown.String())
+		require.Equal(t, "3 of 8 MiB (37%), 12 MiB/s\n", known.String())
+		require.Equal(t, "3 MiB, 12 MiB/s\n", unknown.String())
 	})
 }
