@@ -209,7 +209,7 @@ func TestBothStreamZone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer ln.Close()
-		d := rconn.Dialer{Timeout: patience}
+		d := streamDialer(rconn.Config{})
 		c, err := d.Dial("rdma", ln.Addr().String())
 		if err != nil {
 			t.Fatal(err)

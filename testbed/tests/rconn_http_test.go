@@ -75,7 +75,7 @@ func serveSite(t *testing.T, size int, ln net.Listener) *site {
 func TestBothHTTPGo(t *testing.T) {
 	noRNR(t)
 	s := newSite(t, 4<<20)
-	tr := &http.Transport{DialContext: (&rconn.Dialer{}).DialContext}
+	tr := &http.Transport{DialContext: streamDialer(rconn.Config{}).DialContext}
 	defer tr.CloseIdleConnections()
 	for range 2 {
 		resp, err := (&http.Client{Transport: tr, Timeout: patience}).Get(s.url + "/file")
