@@ -49,7 +49,7 @@ func measure(rounds int, length time.Duration, only string) error {
 	if err != nil {
 		return err
 	}
-	todo := slices.DeleteFunc(slices.Clone(works), func(w work) bool { return !match.MatchString(w.name) })
+	selected := slices.DeleteFunc(slices.Clone(works), func(w work) bool { return !match.MatchString(w.name) })
 	peers := make([]*process, len(transports))
 	for i, t := range transports {
 		if peers[i], err = start(t); err != nil {
@@ -60,9 +60,9 @@ func measure(rounds int, length time.Duration, only string) error {
 	fmt.Printf("%s, %s/%s, %d processors, %d rounds of %v, two processes on loopback\n", runtime.Version(), runtime.GOOS, runtime.GOARCH,
 		runtime.NumCPU(), rounds, length)
 
-	results := make([][]result, len(todo)*len(transports)) // by work, then by transport
+	results := make([][]result, len(selected)*len(transports)) // by work, then by transport
 	for round := range rounds + 1 {
-		for i, w := range todo {
+		for i, w := range selected {
 			for j, p := range peers {
 				r, err := w.run(p, length)
 				if err != nil {
@@ -75,17 +75,17 @@ func measure(rounds int, length time.Duration, only string) error {
 			}
 		}
 	}
-	return table(todo, results)
+	return table(selected, results)
 }
 
-func table(todo []work, results [][]result) error {
+func table(selected []work, results [][]result) error {
 	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(tw, "work\tunit\t")
 	for _, t := range transports {
 		fmt.Fprintf(tw, "%s\tspread\t", t)
 	}
 	fmt.Fprintln(tw, "ratio\tgoal\t\tallocs/op\t")
-	for i, w := range todo {
+	for i, w := range selected {
 		fmt.Fprintf(tw, "%s\t%s\t", w.name, w.unit)
 		var medians []float64
 		var allocs float64
