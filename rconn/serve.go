@@ -143,6 +143,9 @@ func (s *server) expand(addrs []netip.AddrPort) []netip.AddrPort {
 			}
 		}
 	}
+	if len(each) == 0 {
+		return addrs // a host without that family: the error says so
+	}
 	return each
 }
 
