@@ -47,4 +47,6 @@ type AsyncEvent struct {
 	Type  AsyncEventType
 	Port  int    // for port events, else 0
 	QPNum uint32 // for QP events, else 0
+	CQ    CQ     // for EventCQErr, else nil; nil too where it is not known any more
+	SRQ   SRQ    // for SRQ events, likewise
 }

@@ -96,6 +96,7 @@ type WCFlags uint8
 const (
 	WCWithImm WCFlags = 1 << iota // Imm is valid
 	WCWithInv                     // InvalidatedRKey is valid
+	WCGRH                         // UD: the receive holds a global route header, see GRHSize
 )
 
 // Completion is the result of a work request. ID, Status, QPNum and VendorErr are always valid, the rest on success only.
@@ -104,12 +105,18 @@ type Completion struct {
 	Status    Status
 	Opcode    WCOpcode
 	Flags     WCFlags
-	ByteLen   uint32 // receive queue: bytes of the SEND or WRITE; READ and atomics: bytes returned
+	ByteLen   uint32 // receive queue: bytes of the SEND (on UD with GRHSize) or WRITE; READ and atomics: bytes returned
 	Imm       uint32 // as a number, see SendWR.Imm
 	QPNum     uint32 // the local QP
 	VendorErr uint32
 
 	InvalidatedRKey uint32 // of this side's region that OpSendWithInv has made invalid
+
+	// Where a receive of a UD QP came from.
+	SrcQPNum    uint32
+	SLID        uint16
+	SL          uint8
+	SrcPathBits uint8 // low bits of this side's LID that were used
 }
 
 // Err is nil on success and a *CompletionError otherwise.

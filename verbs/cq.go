@@ -10,6 +10,10 @@ type CQOptions struct {
 
 	// Channel is where Wait learns of completions. Nil: the CQ is only polled.
 	Channel CompletionChannel
+
+	// SolicitedOnly has only completions of receives whose sender said Solicited, and failed completions, wake Wait. Others
+	// are there to be polled. One that comes while Wait makes itself ready to sleep, or within its spin, may still wake it.
+	SolicitedOnly bool
 }
 
 // CQ is a completion queue.

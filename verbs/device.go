@@ -39,6 +39,9 @@ type Device interface {
 	// syscall.EINVAL.
 	GID(port, index int) (GID, error)
 
+	// GIDType says what packets look like that are sent by an entry of a port's GID table. syscall.EINVAL as for GID.
+	GIDType(port, index int) (GIDType, error)
+
 	// AllocPD makes a protection domain.
 	AllocPD() (PD, error)
 
@@ -79,7 +82,29 @@ type DeviceAttr struct {
 	MaxQPInitRdAtom int    // READs and atomics a QP has outstanding at once (initiator depth)
 	MaxSRQ          int    // shared receive queues; 0: none
 	MaxSRQWR        int    // entries of a shared receive queue
-	MaxAH           int    // address handles
+	MaxSRQSGE       int    // scatter/gather entries of a receive of a shared receive queue
+	MaxAH           int    // address handles; 0: none
+
+	Atomic AtomicCap
+}
+
+// AtomicCap says who respects the atomics that a device executes, with the values of ibv_atomic_cap.
+type AtomicCap uint8
+
+// How far atomics are atomic.
+const (
+	AtomicNone AtomicCap = iota // there are none
+	AtomicHCA                   // among those of the same device
+	AtomicGlob                  // the processors and other devices of the host too
+)
+
+// String returns the name as rdma-core writes it.
+func (a AtomicCap) String() string {
+	names := [...]string{"NONE", "HCA", "GLOB"}
+	if int(a) < len(names) {
+		return names[a]
+	}
+	return fmt.Sprintf("ATOMIC_CAP(%d)", uint8(a))
 }
 
 // Capabilities tells what a device can do beyond its limits. Asking for what is missing gives an error that is
@@ -87,6 +112,9 @@ type DeviceAttr struct {
 type Capabilities struct {
 	// Send is the set of opcodes that PostSend takes.
 	Send OpcodeSet
+
+	// QPTypes is the set of types that PD.CreateQP makes. A cm.ID makes RC on every device.
+	QPTypes QPTypeSet
 
 	// MaxInline is an upper bound in bytes for inline payload, as far as it is known before a QP is made; what a QP
 	// grants is in its QPCap. 0: not known.
@@ -177,6 +205,25 @@ type PortAttr struct {
 
 // GID is a port's global identifier: an IPv6 address, on RoCE derived from the interface's addresses.
 type GID [16]byte
+
+// GIDType is what packets look like that are sent by a GID.
+type GIDType uint8
+
+// The types of GID, with the values of ibv_gid_type.
+const (
+	GIDTypeIB     GIDType = iota // InfiniBand, or no packets of its own (iWARP)
+	GIDTypeRoCEv1                // an Ethernet type of its own: not routed by IP
+	GIDTypeRoCEv2                // UDP port 4791
+)
+
+// String returns the type's usual name.
+func (t GIDType) String() string {
+	names := [...]string{"IB", "RoCE v1", "RoCE v2"}
+	if int(t) < len(names) {
+		return names[t]
+	}
+	return fmt.Sprintf("GID_TYPE(%d)", uint8(t))
+}
 
 // IsZero reports whether the table entry is empty.
 func (g GID) IsZero() bool { return g == GID{} }

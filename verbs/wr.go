@@ -5,7 +5,8 @@ import "fmt"
 // Opcode is the operation of a send work request.
 type Opcode uint8
 
-// The operations of RDMA. Not every device has all of them; see Capabilities.
+// The operations of RDMA. Not every device has all of them; see Capabilities. A UC QP has SEND and WRITE, with or without immediate, a
+// UD QP has SEND, with or without immediate; another is an UnsupportedError.
 //
 // Requests of one queue are executed in the order in which they were posted and complete in that order, with one exception: an operation
 // may be executed before the result of an earlier READ or atomic is here, unless it has Fence. A READ or atomic sees what WRITEs
@@ -27,6 +28,7 @@ type Opcode uint8
 //   - On iWARP the peer sends a Terminate message and ends the TCP connection. Both QPs go to the error state, both
 //     ends get the event cm.Disconnected. A SEND or WRITE may have completed with success before. A READ or atomic completes with an
 //     error: that of InfiniBand where the device understands the Terminate message, else StatusWRFlushErr.
+//   - On UC and UD nobody answers: the message is dropped, and the sender's completion is a success.
 const (
 	OpSend Opcode = iota
 
@@ -121,12 +123,18 @@ type SendWR struct {
 	// completes it names nothing any more, for any QP, and requests that use it are refused. Whether the region's LKey still
 	// works is not defined; the region is still to be closed.
 	InvalidateRKey uint32
+
+	// AH, RemoteQPNum and RemoteQKey say where a SEND of a UD QP goes. Its payload fits in one packet, of the port's MTU.
+	AH          AH
+	RemoteQPNum uint32
+	RemoteQKey  uint32
 }
 
 // RecvWR is a work request for a receive queue.
 type RecvWR struct {
 	ID uint64 // comes back in the completion
 
-	// SGL is where the payload of a SEND goes. It may be empty where only WRITE WITH IMM is expected.
+	// SGL is where the payload of a SEND goes. It may be empty where only WRITE WITH IMM is expected. On a UD QP the payload comes
+	// after GRHSize bytes.
 	SGL []SGE
 }

@@ -45,6 +45,8 @@ func (q *queue) set(c *C.struct_rc_qp) {
 	q.c = c
 }
 
+func (q *qp) Type() verbs.QPType { return verbs.RC }
+
 // CreateQP makes the id's QP. librdmacm moves it through its states when the connection is made.
 func (i *id) CreateQP(p verbs.PD, o verbs.QPOptions) (verbs.QP, error) {
 	pd, sendCQ, recvCQ, err := i.own(p, o)

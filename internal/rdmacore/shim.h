@@ -78,7 +78,9 @@ RC_FN int rc_dereg_mr(struct ibv_mr *mr);
 struct rc_wc {
 	uint64_t id;
 	uint8_t status, opcode, flags, pad;
-	uint32_t byte_len, imm, qp_num, vendor_err, inv_rkey;
+	uint32_t byte_len, imm, qp_num, vendor_err, inv_rkey, src_qp;
+	uint16_t slid;
+	uint8_t sl, path_bits;
 };
 
 struct rc_cq {

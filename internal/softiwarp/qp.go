@@ -158,8 +158,9 @@ func (d *device) grant(c verbs.QPCap) (verbs.QPCap, error) {
 	}, nil
 }
 
-func (q *qp) Num() uint32      { return q.num }
-func (q *qp) Cap() verbs.QPCap { return q.cap }
+func (q *qp) Num() uint32        { return q.num }
+func (q *qp) Type() verbs.QPType { return verbs.RC }
+func (q *qp) Cap() verbs.QPCap   { return q.cap }
 
 func (q *qp) Query() (verbs.QPAttr, error) {
 	q.mu.Lock()

@@ -126,8 +126,11 @@ func (d *Device) grant(c verbs.QPCap) (verbs.QPCap, error) {
 	}, nil
 }
 
-func (q *qp) Num() uint32      { return q.num }
-func (q *qp) Cap() verbs.QPCap { return q.cap }
+func (q *qp) Num() uint32 { return q.num }
+
+// Type implements verbs.QP.
+func (q *qp) Type() verbs.QPType { return verbs.RC }
+func (q *qp) Cap() verbs.QPCap   { return q.cap }
 
 // usable says why no call can work.
 func (q *qp) usable() error {
