@@ -110,7 +110,7 @@ func (c *channel) turn() bool {
 
 func (c *channel) completions() bool {
 	for _, q := range *c.cqs.Load() {
-		if q.ready.Load() != 0 {
+		if q.rouses.Load() != 0 {
 			return true
 		}
 	}

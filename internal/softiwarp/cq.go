@@ -12,16 +12,19 @@ import (
 
 // cq is a completion queue.
 type cq struct {
-	dev     *device
-	channel *channel // nil: only polled
-	refs    refs     // queues of QPs
+	dev       *device
+	channel   *channel // nil: only polled
+	solicited bool     // only notable completions rouse a waiter
+	refs      refs     // queues of QPs
 
-	ready atomic.Int32 // completions in the ring, or 1 when broken: a look without the lock
+	// A look without the lock: completions in the ring, and those that rouse a waiter; one more when broken.
+	ready, rouses atomic.Int32
 
 	mu     sync.Mutex
 	ring   []cqe
 	head   int
 	n      int
+	quiet  int // of n: they rouse nobody
 	qps    []*qp
 	broken bool
 }
@@ -29,10 +32,14 @@ type cq struct {
 // cqe is a completion, with what its poll sets free: entries of a work queue up to pos.
 type cqe struct {
 	verbs.Completion
-	qp   *qp
-	recv bool
-	pos  uint64
+	qp        *qp
+	recv      bool
+	solicited bool
+	pos       uint64
 }
+
+// notable tells whether the completion concerns a waiter who wants to be told of few.
+func (e *cqe) notable() bool { return e.solicited || e.Status != verbs.StatusSuccess }
 
 func (d *device) CreateCQ(o verbs.CQOptions) (verbs.CQ, error) {
 	var ch *channel
@@ -60,7 +67,7 @@ func (d *device) CreateCQ(o verbs.CQOptions) (verbs.CQ, error) {
 		}
 		return nil, err
 	}
-	q := &cq{dev: d, channel: ch, ring: make([]cqe, o.Depth)}
+	q := &cq{dev: d, channel: ch, solicited: o.SolicitedOnly, ring: make([]cqe, o.Depth)}
 	if ch != nil {
 		ch.attach(q)
 	}
@@ -85,6 +92,9 @@ func (q *cq) Poll(wc []verbs.Completion) (int, error) {
 			e.qp.sqFreed.Store(e.pos + 1)
 		}
 		e.qp = nil
+		if q.solicited && !e.notable() {
+			q.quiet--
+		}
 		if q.head++; q.head == len(q.ring) {
 			q.head = 0
 		}
@@ -100,13 +110,14 @@ func (q *cq) Poll(wc []verbs.Completion) (int, error) {
 	return n, nil
 }
 
-// look updates ready.
+// look updates ready and rouses.
 func (q *cq) look() {
 	n := q.n
 	if q.broken {
 		n++
 	}
 	q.ready.Store(int32(n))
+	q.rouses.Store(int32(n - q.quiet))
 }
 
 func (q *cq) Close() error {
@@ -115,7 +126,7 @@ func (q *cq) Close() error {
 		return err
 	}
 	q.mu.Lock()
-	q.n = 0
+	q.n, q.quiet = 0, 0
 	q.broken = false
 	q.look()
 	q.mu.Unlock()
@@ -130,6 +141,7 @@ func (q *cq) Close() error {
 // push adds a completion. An overrun breaks the queue and all its QPs.
 func (q *cq) push(e *cqe) {
 	q.mu.Lock()
+	quiet := false
 	switch {
 	case q.broken:
 	case q.n == len(q.ring):
@@ -143,17 +155,20 @@ func (q *cq) push(e *cqe) {
 		}
 		q.ring[at] = *e
 		q.n++
+		if quiet = q.solicited && !e.notable(); quiet {
+			q.quiet++
+		}
 	}
 	q.look()
 	q.mu.Unlock()
-	if q.channel != nil {
+	if q.channel != nil && !quiet {
 		q.channel.signal()
 	}
 }
 
 // overrun runs without locks: whoever completes something holds his QP's.
 func (q *cq) overrun(qps []*qp) {
-	q.dev.async(verbs.EventCQErr, 0)
+	q.dev.async(verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: q})
 	for _, p := range qps {
 		p.fail(verbs.EventQPFatal)
 	}
@@ -186,9 +201,12 @@ func (q *cq) drop(p *qp) {
 	kept := 0
 	for i := range q.n {
 		e := q.ring[(q.head+i)%len(q.ring)]
-		if e.qp != p {
+		switch {
+		case e.qp != p:
 			q.ring[(q.head+kept)%len(q.ring)] = e
 			kept++
+		case q.solicited && !e.notable():
+			q.quiet--
 		}
 	}
 	for i := kept; i < q.n; i++ {

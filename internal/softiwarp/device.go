@@ -38,7 +38,7 @@ type device struct {
 }
 
 // counts are the objects that are open, for limits and tests.
-type counts struct{ pds, mrs, channels, cqs, qps, ids, listeners, streams atomic.Int32 }
+type counts struct{ pds, mrs, channels, cqs, qps, srqs, ids, listeners, streams atomic.Int32 }
 
 func newDevice(cfg Config) *device {
 	d := &device{
@@ -57,6 +57,9 @@ func newDevice(cfg Config) *device {
 		Firmware: "1", NodeGUID: guid, SysImageGUID: guid, Ports: 1,
 		MaxQP: 1 << 20, MaxQPWR: 1 << 14, MaxSGE: maxSGE, MaxSGERead: 1, MaxCQ: 1 << 20, MaxCQE: 1 << 18, MaxMR: 1 << 22,
 		MaxMRSize: 1 << 40, MaxPD: 1 << 20, MaxQPRdAtom: maxDepth, MaxQPInitRdAtom: maxDepth,
+		MaxSRQ: 1 << 20, MaxSRQWR: 1 << 16, MaxSRQSGE: maxSGE,
+		// Atomics are executed with the processor's own, see arriveAtomic.
+		Atomic: verbs.AtomicGlob,
 	}
 	return d
 }
@@ -95,6 +98,12 @@ func (d *device) GID(port, index int) (verbs.GID, error) {
 	return verbs.GID{}, nil
 }
 
+// GIDType is that of entries that no packets are sent by.
+func (d *device) GIDType(port, index int) (verbs.GIDType, error) {
+	_, err := d.GID(port, index)
+	return verbs.GIDTypeIB, err
+}
+
 func (d *device) AllocPD() (verbs.PD, error) {
 	if err := d.take(&d.open.pds, d.attr.MaxPD, "AllocPD"); err != nil {
 		return nil, err
@@ -116,11 +125,11 @@ func (d *device) Watch(f func(verbs.AsyncEvent)) (stop func()) {
 	}
 }
 
-func (d *device) async(t verbs.AsyncEventType, qp uint32) {
+func (d *device) async(e verbs.AsyncEvent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for box := range d.watches {
-		box.put(verbs.AsyncEvent{Type: t, QPNum: qp})
+		box.put(e)
 	}
 }
 
@@ -142,7 +151,7 @@ func (d *device) leaks() error {
 		n    *atomic.Int32
 	}{
 		{"PDs", &d.open.pds}, {"MRs", &d.open.mrs}, {"channels", &d.open.channels}, {"CQs", &d.open.cqs}, {"QPs", &d.open.qps},
-		{"IDs", &d.open.ids}, {"listeners", &d.open.listeners}, {"TCP connections", &d.open.streams},
+		{"SRQs", &d.open.srqs}, {"IDs", &d.open.ids}, {"listeners", &d.open.listeners}, {"TCP connections", &d.open.streams},
 	} {
 		if n := c.n.Load(); n != 0 {
 			return fmt.Errorf("%d %s are open", n, c.what)

@@ -45,7 +45,11 @@ func (q *qp) flush() {
 		}
 	}
 	for q.rq.first() != nil {
-		q.completeRecv(verbs.Completion{Status: verbs.StatusWRFlushErr})
+		q.completeRecv(verbs.Completion{Status: verbs.StatusWRFlushErr}, false)
+	}
+	if q.srq != nil && !q.drained && !q.closed {
+		q.drained = true
+		q.async(verbs.EventQPLastWQEReached)
 	}
 }
 
@@ -54,7 +58,7 @@ func (q *qp) fail(t verbs.AsyncEventType) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.state != verbs.QPError {
-		q.dev.async(t, q.num)
+		q.async(t)
 		q.stop(ending{})
 	}
 }

@@ -1,7 +1,9 @@
 package softiwarp
 
 import (
+	"fmt"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -12,7 +14,7 @@ import (
 // pd is a protection domain.
 type pd struct {
 	dev  *device
-	refs refs // MRs and QPs
+	refs refs // MRs, QPs and SRQs
 }
 
 func (p *pd) Device() verbs.Device { return p.dev }
@@ -28,10 +30,11 @@ func (p *pd) Close() error {
 // mr is a memory region. Its key is its STag, here and at the peer, and is random: who cannot guess it cannot reach the memory.
 type mr struct {
 	pd     *pd
-	mem    []byte // whole pages
-	size   int
+	mem    []byte
+	base   uint64 // address of the first byte in work requests
 	key    uint32
 	access verbs.Access
+	free   func() error // gives the memory back
 
 	// revoked says that the peer has invalidated the key, for itself.
 	revoked atomic.Bool
@@ -44,44 +47,75 @@ type mr struct {
 
 const mrClosed = 1 << 32
 
+const (
+	remoteAccess = verbs.AccessRemoteRead | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
+	remoteChange = verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
+
+	// hints are flags that ask for nothing here: memory is never locked, pages may have any size, and bytes are placed in
+	// whatever order they come.
+	hints = verbs.AccessOnDemand | verbs.AccessHugeTLB | verbs.AccessRelaxedOrdering
+
+	allFlags = verbs.AccessLocalWrite | remoteAccess | verbs.AccessZeroBased | hints
+)
+
 func (p *pd) AllocMR(size int, access verbs.Access) (verbs.MR, error) {
+	return p.register("AllocMR", size, access, func(m *mr) error {
+		page := os.Getpagesize()
+		pages, err := mapMemory((size + page - 1) / page * page)
+		if err != nil {
+			return err
+		}
+		m.mem = pages[:size:size]
+		m.free = func() error { return unmapMemory(pages) }
+		return nil
+	})
+}
+
+// RegMR pins the memory. Go does not move it in any case, but a program may rely on what pinning allows.
+func (p *pd) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
+	return p.register("RegMR", len(mem), access, func(m *mr) error {
+		pin := new(runtime.Pinner)
+		pin.Pin(&mem[0])
+		m.mem = mem[:len(mem):len(mem)]
+		m.free = func() error { pin.Unpin(); return nil }
+		return nil
+	})
+}
+
+// register makes a region of memory that provide brings.
+func (p *pd) register(call string, size int, access verbs.Access, provide func(*mr) error) (verbs.MR, error) {
+	attr := &p.dev.attr
+	switch unknown := access &^ allFlags; {
+	case unknown != 0:
+		return nil, p.dev.lacks(fmt.Sprintf("access flags %#x", uint32(unknown)))
+	case size <= 0, access&remoteChange != 0 && access&verbs.AccessLocalWrite == 0:
+		return nil, os.NewSyscallError(call, syscall.EINVAL)
+	case uint64(size) > attr.MaxMRSize:
+		return nil, &verbs.LimitError{What: "bytes of a memory region", Got: uint64(size), Max: attr.MaxMRSize}
+	}
 	if err := p.refs.acquire(); err != nil {
 		return nil, err
 	}
-	m, err := p.register(size, access)
-	if err != nil {
+	m := &mr{pd: p, access: access, idle: make(chan struct{})}
+	if err := provide(m); err != nil {
 		p.refs.release()
 		return nil, err
 	}
-	return m, nil
-}
-
-func (p *pd) register(size int, access verbs.Access) (*mr, error) {
-	const remoteChange = verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
-	all := verbs.AccessLocalWrite | verbs.AccessRemoteRead | remoteChange
-	switch {
-	case size <= 0, access&^all != 0, access&remoteChange != 0 && access&verbs.AccessLocalWrite == 0:
-		return nil, os.NewSyscallError("AllocMR", syscall.EINVAL)
-	case uint64(size) > p.dev.attr.MaxMRSize:
-		return nil, &verbs.LimitError{What: "bytes of a memory region", Got: uint64(size), Max: p.dev.attr.MaxMRSize}
+	if access&verbs.AccessZeroBased == 0 {
+		m.base = uint64(uintptr(unsafe.Pointer(&m.mem[0])))
 	}
-	page := os.Getpagesize()
-	mem, err := mapMemory((size + page - 1) / page * page)
-	if err != nil {
-		return nil, err
-	}
-	m := &mr{pd: p, mem: mem, size: size, access: access, idle: make(chan struct{})}
-	if !p.dev.mrs.add(m, p.dev.attr.MaxMR) {
-		_ = unmapMemory(mem)
-		return nil, os.NewSyscallError("AllocMR", syscall.ENOMEM)
+	if !p.dev.mrs.add(m, attr.MaxMR) {
+		_ = m.free()
+		p.refs.release()
+		return nil, os.NewSyscallError(call, syscall.ENOMEM)
 	}
 	p.dev.count(&p.dev.open.mrs, 1)
 	return m, nil
 }
 
-func (m *mr) Bytes() []byte { return m.mem[:m.size:m.size] }
+func (m *mr) Bytes() []byte { return m.mem }
 
-func (m *mr) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(&m.mem[0]))) }
+func (m *mr) Addr() uint64 { return m.base }
 
 func (m *mr) LKey() uint32 { return m.key }
 
@@ -103,7 +137,7 @@ func (m *mr) Close() error {
 	}
 	m.pd.dev.mrs.remove(m.key)
 	<-m.idle
-	err := unmapMemory(m.mem)
+	err := m.free()
 	m.pd.refs.release()
 	m.pd.dev.count(&m.pd.dev.open.mrs, -1)
 	return err
@@ -130,10 +164,37 @@ func (m *mr) done() {
 
 // slice is n bytes at addr, if the region has them; the comparison cannot overflow.
 func (m *mr) slice(addr, n uint64) ([]byte, bool) {
-	base := m.Addr()
-	size := uint64(m.size)
-	if addr < base || n > size || addr-base > size-n {
+	size := uint64(len(m.mem))
+	if addr < m.base || n > size || addr-m.base > size-n {
 		return nil, false
 	}
-	return m.mem[addr-base:][:n:n], true
+	return m.mem[addr-m.base:][:n:n], true
+}
+
+// lookup finds memory of this side by its local keys, and remembers the last region.
+type lookup struct {
+	pd   *pd
+	last *mr
+}
+
+func (l *lookup) find(s verbs.SGE, access verbs.Access) (seg, bool) {
+	if s.Length == 0 {
+		return seg{}, true
+	}
+	m := l.last
+	if m == nil || m.key != s.LKey || m.state.Load()&mrClosed != 0 {
+		m = l.pd.dev.mrs.find(s.LKey)
+	}
+	if m == nil || m.pd != l.pd || m.access&access != access {
+		return seg{}, false
+	}
+	b, ok := m.slice(s.Addr, uint64(s.Length))
+	l.last = m
+	return seg{m, b}, ok
+}
+
+// seg is a piece of registered memory.
+type seg struct {
+	mr *mr
+	b  []byte
 }

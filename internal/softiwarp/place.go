@@ -206,13 +206,15 @@ func (q *qp) respond(x response, rtr bool) *fault {
 func (q *qp) arriveAtomic(body []byte) *fault {
 	var x atomicRequest
 	x.parse(body)
-	switch {
-	case x.op != atomicFetchAdd && x.op != atomicCmpSwap, x.to%8 != 0:
+	if x.op != atomicFetchAdd && x.op != atomicCmpSwap || x.to%8 != 0 {
 		return &faultUnspecified
 	}
 	s, why := q.reach(x.stag, x.to, 8, verbs.AccessRemoteAtomic)
-	if why != reached {
+	switch {
+	case why != reached:
 		return requestFaults[why]
+	case uintptr(unsafe.Pointer(&s.b[0]))%8 != 0: // of a region whose addresses begin at 0
+		return &faultUnspecified
 	}
 	q.mu.Lock()
 	full := q.responses.n >= q.ird
@@ -284,10 +286,13 @@ func (q *qp) arriveSend(h *header) *fault {
 	return nil
 }
 
-// beginReceive takes the oldest receive for a message.
+// beginReceive finds the oldest receive for a message.
 func (q *qp) beginReceive(op uint8) *fault {
 	q.mu.Lock()
 	e := q.rq.first()
+	if e == nil && q.srq != nil && q.state == verbs.QPRTS && q.srq.take(&q.rq) {
+		e = q.rq.first()
+	}
 	q.mu.Unlock()
 	switch {
 	case e == nil:
@@ -304,7 +309,7 @@ func (q *qp) failReceive(status verbs.Status) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.state == verbs.QPRTS {
-		q.completeRecv(verbs.Completion{Status: status})
+		q.completeRecv(verbs.Completion{Status: status}, false)
 	}
 }
 
@@ -325,16 +330,16 @@ func (q *qp) arriveImmediate(h *header, body []byte, wrote bool) *fault {
 	if wrote {
 		wc.ByteLen = uint32(r.writeLen)
 	}
-	q.received(wc)
+	q.received(wc, h.op == opImmediateSE)
 	return nil
 }
 
 // received completes the oldest receive.
-func (q *qp) received(wc verbs.Completion) {
+func (q *qp) received(wc verbs.Completion, solicited bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.state == verbs.QPRTS {
-		q.completeRecv(wc)
+		q.completeRecv(wc, solicited)
 	}
 }
 
@@ -370,18 +375,22 @@ func (q *qp) sendEnd() bool {
 		return true // it only opened the connection
 	}
 	wc := verbs.Completion{Opcode: verbs.WCRecv, ByteLen: uint32(s.off)}
+	solicited := false
+	switch r.h.op {
+	case opSendSE, opSendImmSE, opSendInvSE:
+		solicited = true
+	}
 	switch r.h.op {
 	case opSendImm, opSendImmSE:
 		wc.Flags, wc.Imm = verbs.WCWithImm, r.h.ulp
 	case opSendInv, opSendInvSE:
 		m := q.dev.mrs.find(r.h.ulp)
-		const remote = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
-		if m == nil || m.pd != q.pd || m.access&remote == 0 || m.revoked.Swap(true) {
+		if m == nil || m.pd != q.pd || m.access&remoteAccess == 0 || m.revoked.Swap(true) {
 			q.terminate(&faultInvalidate, nil)
 			return false
 		}
 		wc.Flags, wc.InvalidatedRKey = verbs.WCWithInv, r.h.ulp
 	}
-	q.received(wc)
+	q.received(wc, solicited)
 	return true
 }

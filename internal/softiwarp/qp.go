@@ -25,6 +25,7 @@ type qp struct {
 	dev        *device
 	id         *id
 	pd         *pd
+	srq        *srq // nil: a receive queue of its own
 	num        uint32
 	cap        verbs.QPCap
 	signalAll  bool
@@ -47,6 +48,7 @@ type qp struct {
 
 	sq        sendQueue
 	rq        recvQueue
+	drained   bool // with an SRQ: the last receive has completed, and that was told
 	responses responseQueue
 	reads     readQueue
 	gated     bool // the accepting side must not send yet
@@ -60,7 +62,7 @@ type qp struct {
 	posts int         // PostSends since the peer was heard
 	held  atomic.Bool // requests wait for release; set with mu held
 
-	lastLocal *mr // the last region found by a local key
+	memory lookup // by local keys
 
 	duty duty
 	rx   receiver
@@ -86,28 +88,35 @@ func (i *id) CreateQP(vpd verbs.PD, o verbs.QPOptions) (verbs.QP, error) {
 	p, ok1 := vpd.(*pd)
 	send, ok2 := o.SendCQ.(*cq)
 	recv, ok3 := o.RecvCQ.(*cq)
+	shared, ok4 := o.SRQ.(*srq)
 	switch {
 	case vpd == nil || o.SendCQ == nil || o.RecvCQ == nil || i.qpMade:
 		return nil, os.NewSyscallError("CreateQP", syscall.EINVAL)
-	case !ok1 || !ok2 || !ok3 || p.dev != d || send.dev != d || recv.dev != d:
+	case !ok1 || !ok2 || !ok3 || p.dev != d || send.dev != d || recv.dev != d, o.SRQ != nil && (!ok4 || shared.pd.dev != d):
 		return nil, verbs.ErrForeign
 	case o.Type != verbs.RC:
-		return nil, &verbs.UnsupportedError{Device: DeviceName, What: "a " + o.Type.String() + " queue pair"}
+		return nil, d.lacks("a " + o.Type.String() + " queue pair")
+	case shared != nil && shared.pd != p:
+		return nil, os.NewSyscallError("CreateQP: the SRQ is of another PD", syscall.EINVAL)
 	}
-	capacity, err := d.grant(o.Cap)
+	capacity, err := d.grant(o.Cap, shared != nil)
 	if err != nil {
 		return nil, err
 	}
 	q := &qp{
-		dev: d, id: i, pd: p, cap: capacity, signalAll: o.SignalAll, sendCQ: send, recvCQ: recv, state: verbs.QPInit,
-		num: d.lastQP.Add(1) & 0xffffff,
+		dev: d, id: i, pd: p, srq: shared, cap: capacity, signalAll: o.SignalAll, sendCQ: send, recvCQ: recv, state: verbs.QPInit,
+		memory: lookup{pd: p}, num: d.lastQP.Add(1) & 0xffffff,
 	}
 	if err := q.acquire(); err != nil {
 		return nil, err
 	}
 	q.quiet.L = &q.mu
 	q.sq.init(capacity)
-	q.rq.init(capacity)
+	if shared != nil {
+		q.rq.init(1, shared.queue.sges)
+	} else {
+		q.rq.init(capacity.MaxRecvWR, capacity.MaxRecvSGE)
+	}
 	q.duty.init()
 	send.join(q)
 	recv.join(q)
@@ -120,22 +129,37 @@ func (q *qp) acquire() error {
 	if err := q.dev.take(&q.dev.open.qps, q.dev.attr.MaxQP, "CreateQP"); err != nil {
 		return err
 	}
-	var held []*refs
-	for _, r := range []*refs{&q.pd.refs, &q.sendCQ.refs, &q.recvCQ.refs} {
+	parts := q.parts()
+	for i, r := range parts {
 		if err := r.acquire(); err != nil {
-			for _, h := range held {
-				h.release()
-			}
+			release(parts[:i])
 			q.dev.count(&q.dev.open.qps, -1)
 			return err
 		}
-		held = append(held, r)
 	}
 	return nil
 }
 
-// grant checks what is asked of a QP.
-func (d *device) grant(c verbs.QPCap) (verbs.QPCap, error) {
+// parts are what cannot be closed before the QP.
+func (q *qp) parts() []*refs {
+	parts := []*refs{&q.pd.refs, &q.sendCQ.refs, &q.recvCQ.refs}
+	if q.srq != nil {
+		parts = append(parts, &q.srq.refs)
+	}
+	return parts
+}
+
+func release(parts []*refs) {
+	for _, r := range parts {
+		r.release()
+	}
+}
+
+// grant checks what is asked of a QP. With an SRQ the receive part does not matter.
+func (d *device) grant(c verbs.QPCap, shared bool) (verbs.QPCap, error) {
+	if shared {
+		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
+	}
 	for _, l := range []struct {
 		what     string
 		got, max int
@@ -152,10 +176,12 @@ func (d *device) grant(c verbs.QPCap) (verbs.QPCap, error) {
 			return c, &verbs.LimitError{What: l.what, Got: uint64(l.got), Max: uint64(l.max)}
 		}
 	}
-	return verbs.QPCap{
-		MaxSendWR: max(c.MaxSendWR, 1), MaxRecvWR: max(c.MaxRecvWR, 1), MaxSendSGE: max(c.MaxSendSGE, 1), MaxRecvSGE: max(c.MaxRecvSGE, 1),
-		MaxInline: min(max(c.MaxInline, 0), maxInline),
-	}, nil
+	c.MaxSendWR, c.MaxSendSGE = max(c.MaxSendWR, 1), max(c.MaxSendSGE, 1)
+	if !shared {
+		c.MaxRecvWR, c.MaxRecvSGE = max(c.MaxRecvWR, 1), max(c.MaxRecvSGE, 1)
+	}
+	c.MaxInline = min(max(c.MaxInline, 0), maxInline)
+	return c, nil
 }
 
 func (q *qp) Num() uint32        { return q.num }
@@ -168,7 +194,15 @@ func (q *qp) Query() (verbs.QPAttr, error) {
 	if q.closed {
 		return verbs.QPAttr{}, verbs.ErrClosed
 	}
-	return verbs.QPAttr{State: q.state}, nil
+	a := verbs.QPAttr{State: q.state}
+	if q.stream != nil { // the depths are agreed on
+		a.Access = verbs.AccessRemoteWrite
+		if q.ird > 0 {
+			a.Access = remoteAccess
+		}
+		a.MaxRdAtomic, a.MaxDestRdAtomic = uint8(q.ord), uint8(q.ird)
+	}
+	return a, nil
 }
 
 func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
@@ -203,12 +237,15 @@ func (q *qp) Close() error {
 	}
 	q.sendCQ.leave(q)
 	q.recvCQ.leave(q)
-	q.pd.refs.release()
-	q.sendCQ.refs.release()
-	q.recvCQ.refs.release()
+	release(q.parts())
 	q.dev.count(&q.dev.open.qps, -1)
 	q.id.qpClosed()
 	return nil
+}
+
+// async tells of something about the QP.
+func (q *qp) async(t verbs.AsyncEventType) {
+	q.dev.async(verbs.AsyncEvent{Type: t, QPNum: q.num})
 }
 
 // complete pushes a completion of a work queue. mu is held.
@@ -221,27 +258,4 @@ func (q *qp) complete(c *cq, e *cqe) {
 	if !q.closed {
 		c.push(e)
 	}
-}
-
-// local finds memory of this side. mu is held.
-func (q *qp) local(s verbs.SGE, access verbs.Access) (seg, bool) {
-	if s.Length == 0 {
-		return seg{}, true
-	}
-	m := q.lastLocal
-	if m == nil || m.key != s.LKey || m.state.Load()&mrClosed != 0 {
-		m = q.dev.mrs.find(s.LKey)
-	}
-	if m == nil || m.pd != q.pd || m.access&access != access {
-		return seg{}, false
-	}
-	b, ok := m.slice(s.Addr, uint64(s.Length))
-	q.lastLocal = m
-	return seg{m, b}, ok
-}
-
-// seg is a piece of registered memory.
-type seg struct {
-	mr *mr
-	b  []byte
 }

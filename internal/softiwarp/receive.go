@@ -379,5 +379,5 @@ func (q *qp) terminate(f *fault, segment []byte) {
 	if f.layer != layerLLP && f.etype == 1 {
 		event = verbs.EventQPAccessErr
 	}
-	q.dev.async(event, q.num)
+	q.async(event)
 }

@@ -1,13 +1,17 @@
 package softiwarp
 
 import (
+	"os"
+	"syscall"
+
 	"github.com/rconn/rdma/verbs"
 )
 
-// recvQueue is the receive queue. A request leaves it when it completes. Guarded by qp.mu.
+// recvQueue is a queue of receives: a QP's own, or an SRQ's. That of a QP with an SRQ has one entry, which it has taken from there for the
+// message that is coming in. In a QP a request leaves the queue when it completes. Guarded by the owner's mu.
 type recvQueue struct {
 	ring []rqe
-	segs []seg
+	segs []seg // room for the requests' scatter/gather entries
 	sges int
 	head uint64
 	tail uint64
@@ -21,10 +25,10 @@ type rqe struct {
 	bad    bool // it names memory that there is not
 }
 
-func (r *recvQueue) init(c verbs.QPCap) {
-	r.sges = c.MaxRecvSGE
-	r.ring = make([]rqe, c.MaxRecvWR)
-	r.segs = make([]seg, c.MaxRecvWR*r.sges)
+func (r *recvQueue) init(wrs, sges int) {
+	r.sges = sges
+	r.ring = make([]rqe, wrs)
+	r.segs = make([]seg, wrs*sges)
 }
 
 // first is the oldest request, nil if there is none.
@@ -35,32 +39,26 @@ func (r *recvQueue) first() *rqe {
 	return &r.ring[r.head%uint64(len(r.ring))]
 }
 
-func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for i := range wrs {
-		if err := q.postRecv(&wrs[i]); err != nil {
-			return i, err
-		}
-	}
-	return len(wrs), nil
-}
-
-func (q *qp) postRecv(wr *verbs.RecvWR) error {
-	r := &q.rq
-	switch {
-	case q.closed:
-		return verbs.ErrClosed
-	case len(wr.SGL) > r.sges:
-		return &verbs.LimitError{What: "scatter/gather entries", Got: uint64(len(wr.SGL)), Max: uint64(r.sges)}
-	case r.tail-q.rqFreed.Load() >= uint64(len(r.ring)):
-		return verbs.ErrQueueFull
-	}
+// push makes room for a request at the end of the queue.
+func (r *recvQueue) push(id uint64) *rqe {
 	i := int(r.tail % uint64(len(r.ring)))
 	e := &r.ring[i]
-	*e = rqe{id: wr.ID, segs: r.segs[i*r.sges:][:0:r.sges]}
+	*e = rqe{id: id, segs: r.segs[i*r.sges:][:0:r.sges]}
+	r.tail++
+	return e
+}
+
+// post takes a request, if there is room beside those from freed on.
+func (r *recvQueue) post(wr *verbs.RecvWR, freed uint64, memory *lookup) error {
+	switch {
+	case len(wr.SGL) > r.sges:
+		return &verbs.LimitError{What: "scatter/gather entries", Got: uint64(len(wr.SGL)), Max: uint64(r.sges)}
+	case r.tail-freed >= uint64(len(r.ring)):
+		return verbs.ErrQueueFull
+	}
+	e := r.push(wr.ID)
 	for _, s := range wr.SGL {
-		g, ok := q.local(s, verbs.AccessLocalWrite)
+		g, ok := memory.find(s, verbs.AccessLocalWrite)
 		if !ok {
 			e.bad = true
 			break
@@ -70,18 +68,38 @@ func (q *qp) postRecv(wr *verbs.RecvWR) error {
 			e.length += len(g.b)
 		}
 	}
-	r.tail++
-	if q.state == verbs.QPError {
-		q.flush()
-	}
 	return nil
 }
 
+var errHasSRQ = os.NewSyscallError("PostRecv: the queue pair receives from its SRQ", syscall.EINVAL)
+
+func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed:
+		return 0, verbs.ErrClosed
+	case q.srq != nil:
+		return 0, errHasSRQ
+	}
+	n, err := len(wrs), error(nil)
+	for i := range wrs {
+		if err = q.rq.post(&wrs[i], q.rqFreed.Load(), &q.memory); err != nil {
+			n = i
+			break
+		}
+	}
+	if q.state == verbs.QPError {
+		q.flush()
+	}
+	return n, err
+}
+
 // completeRecv completes the oldest request. mu is held.
-func (q *qp) completeRecv(wc verbs.Completion) {
+func (q *qp) completeRecv(wc verbs.Completion, solicited bool) {
 	r := &q.rq
 	wc.ID = r.first().id
 	pos := r.head
 	r.head++
-	q.complete(q.recvCQ, &cqe{Completion: wc, recv: true, pos: pos})
+	q.complete(q.recvCQ, &cqe{Completion: wc, recv: true, solicited: solicited, pos: pos})
 }

@@ -65,5 +65,7 @@ func (r *readQueue) pop() {
 	r.n--
 }
 
-// addr is the address of the first byte.
-func (s *seg) addr() uint64 { return uint64(uintptr(unsafe.Pointer(&s.b[0]))) }
+// addr is the address of the first byte in work requests.
+func (s *seg) addr() uint64 {
+	return s.mr.base + uint64(uintptr(unsafe.Pointer(&s.b[0]))-uintptr(unsafe.Pointer(&s.mr.mem[0])))
+}

@@ -145,7 +145,7 @@ func (q *qp) resolve(e *sqe, sgl []verbs.SGE, i int) {
 	}
 	e.segs = q.sq.segs[i*q.sq.sges:][:0:q.sq.sges]
 	for _, s := range sgl {
-		g, ok := q.local(s, access)
+		g, ok := q.memory.find(s, access)
 		if !ok {
 			e.status = verbs.StatusLocProtErr
 			return
@@ -167,7 +167,7 @@ func (q *qp) completeSends() {
 			status := e.status
 			q.completeSend(e, status)
 			q.stop(ending{})
-			q.dev.async(verbs.EventQPFatal, q.num)
+			q.async(verbs.EventQPFatal)
 			return
 		case !e.built || e.end > q.sent || answered(e.op) && !e.done:
 			return
