@@ -219,15 +219,25 @@ func (i *id) Accept(ctx context.Context, p cm.ConnParam) error {
 
 // setUp brings the QP to life. request is the dialing side's parameters, own this side's.
 func (i *id) setUp(request, own cm.ConnParam) {
-	attr := verbs.QPAttr{}
+	attr := verbs.QPAttr{MaxRdAtomic: own.InitiatorDepth, MaxDestRdAtomic: own.ResponderResources}
 	if !i.dev.iwarp() {
 		attr = verbs.QPAttr{
-			PathMTU:     pathMTU,
-			AckTimeout:  own.AckTimeout,
-			RetryCount:  request.RetryCount,
-			RNRRetry:    request.RNRRetryCount,
-			MinRNRTimer: own.MinRNRTimer,
-			DestQPNum:   i.peer.qp.num,
+			Access:          verbs.AccessRemoteWrite,
+			Port:            1,
+			PathMTU:         pathMTU,
+			AH:              i.path(),
+			DestQPNum:       i.peer.qp.num,
+			RQPSN:           i.peer.qp.firstPSN(),
+			SQPSN:           i.qp.firstPSN(),
+			AckTimeout:      own.AckTimeout,
+			RetryCount:      request.RetryCount,
+			RNRRetry:        request.RNRRetryCount,
+			MinRNRTimer:     own.MinRNRTimer,
+			MaxRdAtomic:     own.InitiatorDepth,
+			MaxDestRdAtomic: own.ResponderResources,
+		}
+		if own.ResponderResources > 0 { // as the kernel does
+			attr.Access |= verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 		}
 		if attr.AckTimeout == 0 && i.passive {
 			attr.AckTimeout = i.peer.mine.AckTimeout // it travels with the request
@@ -236,8 +246,19 @@ func (i *id) setUp(request, own cm.ConnParam) {
 			attr.AckTimeout = 19 // the kernel's choice, about two seconds
 		}
 	}
-	i.qp.ready(attr, own.InitiatorDepth, own.ResponderResources)
+	i.qp.connect(attr)
 }
+
+// path is the way to the peer's device.
+func (i *id) path() verbs.AHAttr {
+	return verbs.AHAttr{
+		Port: 1, LID: i.peer.dev.lid, Global: true, GID: i.remote.Addr().WithZone("").As16(),
+		GIDIndex: slices.Index(i.dev.gids, i.local.Addr().WithZone("").As16()), HopLimit: 64,
+	}
+}
+
+// firstPSN is what a QP of the CM begins with.
+func (q *qp) firstPSN() uint32 { return q.num * 0x9e3779 & maxPSN }
 
 // accepted is the arrival of the peer's agreement.
 func (i *id) accepted(p cm.ConnParam) {

@@ -16,17 +16,28 @@ type cq struct {
 	queue   fifo[cqe]
 	coming  int // completions that will be in queue
 	qps     int // queues of QPs that use it
-	broken  bool
-	closed  bool
+
+	solicitedOnly bool
+	wakers        int // completions in queue that end a Wait all the same
+
+	broken bool
+	closed bool
 }
 
 // cqe is a completion, with what its poll sets free.
 type cqe struct {
 	verbs.Completion
-	qp   *qp
-	recv bool
-	pos  uint64 // of its request in the work queue
+	qp        *qp
+	recv      bool
+	solicited bool
+	pos       uint64 // of its request in the work queue, without an SRQ
+	life      uint32 // the QP's at that time
 }
+
+// wakes reports whether a completion is one for a CQ with SolicitedOnly.
+//
+//go:norace
+func (e *cqe) wakes() bool { return e.solicited || e.Status != verbs.StatusSuccess }
 
 // CreateCQ implements verbs.Device.
 func (d *Device) CreateCQ(o verbs.CQOptions) (verbs.CQ, error) {
@@ -53,7 +64,7 @@ func (d *Device) CreateCQ(o verbs.CQOptions) (verbs.CQ, error) {
 	case d.cqs >= d.attr.MaxCQ:
 		return nil, os.NewSyscallError("ibv_create_cq", syscall.ENOMEM)
 	}
-	q := &cq{dev: d, channel: ch, depth: granted(o.Depth, d.attr.MaxCQE)}
+	q := &cq{dev: d, channel: ch, depth: granted(o.Depth, d.attr.MaxCQE), solicitedOnly: o.SolicitedOnly}
 	if ch != nil {
 		ch.cqs = append(ch.cqs, q)
 	}
@@ -86,7 +97,7 @@ func (q *cq) Poll(wc []verbs.Completion) (int, error) {
 	for i := range n {
 		e := q.queue.at(i)
 		wc[i] = e.Completion
-		e.qp.polled(e)
+		q.taken(e)
 	}
 	q.queue.drop(n)
 	switch {
@@ -124,11 +135,26 @@ func (q *cq) Close() error {
 func (q *cq) push(e *cqe) {
 	switch {
 	case q.broken || q.closed:
+		e.qp.polled(e)
 	case q.full():
+		e.qp.polled(e)
 		q.overrun()
 	default:
 		*q.queue.add() = *e
+		if e.wakes() {
+			q.wakers++
+		}
 	}
+}
+
+// taken accounts for a completion that is in the queue no more.
+//
+//go:norace
+func (q *cq) taken(e *cqe) {
+	if e.wakes() {
+		q.wakers--
+	}
+	e.qp.polled(e)
 }
 
 //go:norace
@@ -137,8 +163,8 @@ func (q *cq) full() bool { return q.queue.len() >= q.depth }
 // overrun breaks the queue and every QP that uses it.
 func (q *cq) overrun() {
 	q.broken = true
-	q.dev.async(verbs.AsyncEvent{Type: verbs.EventCQErr})
-	for p := range q.dev.fab.qps {
+	q.dev.async(verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: q})
+	for _, p := range q.dev.fab.sortedQPs() {
 		if p.send == q || p.recv == q {
 			p.fatal(verbs.EventQPFatal)
 		}
@@ -151,12 +177,14 @@ func (q *cq) signal() {
 	}
 }
 
-// drop removes the completions of a QP that is destroyed.
+// drop removes the completions of a QP that is destroyed or begins anew.
 func (q *cq) drop(p *qp) {
 	for n := q.queue.len(); n > 0; n-- {
 		e := *q.queue.at(0)
 		q.queue.drop(1)
-		if e.qp != p {
+		if e.qp == p {
+			q.taken(&e)
+		} else {
 			*q.queue.add() = e
 		}
 	}
@@ -237,7 +265,11 @@ func (c *channel) ready() (bool, error) {
 	}
 	coming := 0
 	for _, q := range c.cqs {
-		if q.queue.len() > 0 || q.broken {
+		there := q.queue.len()
+		if q.solicitedOnly {
+			there = q.wakers
+		}
+		if there > 0 || q.broken {
 			return true, nil
 		}
 		coming += q.coming

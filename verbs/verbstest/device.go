@@ -18,6 +18,9 @@ type DeviceConfig struct {
 	Addrs     []string        // see Fabric.Host
 	Netdev    string          // the zone of its link-local addresses; default "net" and a number
 
+	// RoCE has an InfiniBand device on Ethernet, where an address handle needs a GID. Else its port has a LID.
+	RoCE bool
+
 	// Attr, if set, changes attributes, limits for instance, before the device is used.
 	Attr func(*verbs.DeviceAttr)
 
@@ -43,14 +46,18 @@ type Device struct {
 	cfg      DeviceConfig
 	attr     verbs.DeviceAttr
 	prefixes []netip.Prefix
+	gids     []verbs.GID // of prefixes
+	lid      uint16
 
 	mrs      map[uint32]*mr  // by key
 	freed    map[uint32]bool // keys of closed MRs
 	channels map[*channel]bool
 	watches  map[*mailbox[verbs.AsyncEvent]]bool
+	srqs     map[*srq]bool
 	pds      int
 	cqs      int
 	qps      int
+	ahs      int
 
 	linkDown bool
 	removed  bool
@@ -89,10 +96,13 @@ func newDevice(h *Host, c DeviceConfig) *Device {
 		mrs:      make(map[uint32]*mr),
 		freed:    make(map[uint32]bool),
 		channels: make(map[*channel]bool),
+		srqs:     make(map[*srq]bool),
 		watches:  make(map[*mailbox[verbs.AsyncEvent]]bool),
 	}
 	for _, a := range c.Addrs {
-		d.prefixes = append(d.prefixes, mustPrefix(a))
+		p := mustPrefix(a)
+		d.prefixes = append(d.prefixes, p)
+		d.gids = append(d.gids, p.Addr().As16())
 	}
 	guid := uint64(0x0200_0000_0000_0000) | uint64(h.serial)<<8 | uint64(h.plugged)
 	d.attr = verbs.DeviceAttr{
@@ -100,6 +110,7 @@ func newDevice(h *Host, c DeviceConfig) *Device {
 		Caps: verbs.Capabilities{
 			Send: verbs.Opcodes(verbs.OpSend, verbs.OpSendWithImm, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm,
 				verbs.OpRDMARead, verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd),
+			QPTypes:    verbs.QPTypes(verbs.RC, verbs.UC, verbs.UD),
 			MaxInline:  256,
 			RNR:        true,
 			WriteAcked: true, LocksMemory: true,
@@ -107,15 +118,25 @@ func newDevice(h *Host, c DeviceConfig) *Device {
 		Firmware: "1.0", NodeGUID: guid, SysImageGUID: guid, VendorID: 0xfab, VendorPartID: 1, HWVersion: 1, Ports: 1,
 		MaxQP: 1 << 16, MaxQPWR: 1 << 14, MaxSGE: 16, MaxSGERead: 16, MaxCQ: 1 << 16, MaxCQE: 1 << 16,
 		MaxMR: 1 << 16, MaxMRSize: 1 << 32, MaxPD: 1 << 16, MaxQPRdAtom: 16, MaxQPInitRdAtom: 16,
+		MaxSRQ: 1 << 12, MaxSRQWR: 1 << 14, MaxSRQSGE: 16, MaxAH: 1 << 16, Atomic: verbs.AtomicHCA,
 	}
 	if c.Transport == verbs.TransportIWARP {
 		d.attr.Caps.Send = verbs.Opcodes(verbs.OpSend, verbs.OpRDMAWrite, verbs.OpRDMARead)
+		d.attr.Caps.QPTypes = 0
 		d.attr.Caps.RNR = false
 		d.attr.Caps.WriteAcked = false
 		d.attr.MaxSGERead = 1
+		d.attr.MaxAH = 0
 	}
 	if c.Attr != nil {
 		c.Attr(&d.attr)
+	}
+	if !d.attr.Caps.Send.Has(verbs.OpAtomicFetchAndAdd) {
+		d.attr.Atomic = verbs.AtomicNone
+	}
+	if d.linkLayer() == verbs.LinkInfiniBand {
+		h.fab.nextLID++
+		d.lid = h.fab.nextLID
 	}
 	return d
 }
@@ -133,6 +154,14 @@ func mustPrefix(s string) netip.Prefix {
 }
 
 func (d *Device) iwarp() bool { return d.attr.Transport == verbs.TransportIWARP }
+
+// linkLayer is what the port is cabled with.
+func (d *Device) linkLayer() verbs.LinkLayer {
+	if d.iwarp() || d.cfg.RoCE {
+		return verbs.LinkEthernet
+	}
+	return verbs.LinkInfiniBand
+}
 
 // reachable reports whether packets leave and reach the device.
 func (d *Device) reachable() bool { return !d.linkDown && !d.removed && !d.host.dark }
@@ -226,7 +255,7 @@ func (d *Device) Port(num int) (verbs.PortAttr, error) {
 		return verbs.PortAttr{}, os.NewSyscallError("ibv_query_port", syscall.EINVAL)
 	}
 	p := verbs.PortAttr{
-		State: verbs.PortActive, Link: verbs.LinkEthernet, MTU: pathMTU, MaxMTU: pathMTU,
+		State: verbs.PortActive, Link: d.linkLayer(), MTU: pathMTU, MaxMTU: pathMTU, LID: d.lid,
 		GIDs: gidTable, MaxMsgSize: maxMessage, Netdev: d.cfg.Netdev,
 	}
 	if d.linkDown {
@@ -244,10 +273,19 @@ func (d *Device) GID(port, index int) (verbs.GID, error) {
 	if port < 1 || port > d.attr.Ports || index < 0 || index >= gidTable {
 		return verbs.GID{}, os.NewSyscallError("ibv_query_gid", syscall.EINVAL)
 	}
-	if index >= len(d.prefixes) {
+	if index >= len(d.gids) {
 		return verbs.GID{}, nil
 	}
-	return verbs.GID(d.prefixes[index].Addr().As16()), nil
+	return d.gids[index], nil
+}
+
+// GIDType implements verbs.Device.
+func (d *Device) GIDType(port, index int) (verbs.GIDType, error) {
+	_, err := d.GID(port, index)
+	if err == nil && d.cfg.RoCE {
+		return verbs.GIDTypeRoCEv2, nil
+	}
+	return verbs.GIDTypeIB, err
 }
 
 // Watch implements verbs.Device.
@@ -286,7 +324,7 @@ func (d *Device) remove() {
 		}
 	}
 	d.removed = true
-	for q := range d.fab.qps {
+	for _, q := range d.fab.sortedQPs() {
 		if q.dev == d {
 			q.toError()
 		}
@@ -304,10 +342,13 @@ func (d *Device) remove() {
 
 // die is the end of the process: nothing completes any more, and waits end.
 func (d *Device) die() {
-	for q := range d.fab.qps {
+	for _, q := range d.fab.sortedQPs() {
 		if q.dev == d {
 			q.destroy()
 		}
+	}
+	for _, m := range d.mrs {
+		m.pinner.Unpin()
 	}
 	for box := range d.watches {
 		box.close()

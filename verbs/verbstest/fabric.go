@@ -36,13 +36,14 @@ type Fabric struct {
 	cfg        Config
 	rand       *rand.Rand
 	hosts      []*Host
-	qps        map[*qp]bool
+	qps        map[uint32]*qp   // by number
 	stuck      map[*stream]bool // iWARP streams with packets that wait for a path
 	cuts       map[[2]*Host]bool
 	violations []string
 	nextAddr   uint64
 	nextKey    uint32
 	nextQPNum  uint32
+	nextLID    uint16
 	closed     bool
 }
 
@@ -51,13 +52,14 @@ func NewFabric(cfg Config) *Fabric {
 	f := &Fabric{
 		cfg:   cfg,
 		rand:  rand.New(rand.NewPCG(cfg.Seed, 0)),
-		qps:   make(map[*qp]bool),
+		qps:   make(map[uint32]*qp),
 		stuck: make(map[*stream]bool),
 		cuts:  make(map[[2]*Host]bool),
 		// Made-up addresses and keys that differ in the whole fabric, and differ from real ones, make every mix-up an error.
 		nextAddr:  0x5100_0000_0000,
 		nextKey:   0x1100,
 		nextQPNum: 0x11,
+		nextLID:   0xc0,
 	}
 	f.clock.init(&f.mu)
 	return f
@@ -110,7 +112,7 @@ func pair(a, b *Host) [2]*Host {
 
 // pathsChanged lets go on what had waited for a path.
 func (f *Fabric) pathsChanged() {
-	for _, q := range slices.SortedFunc(maps.Keys(f.qps), func(a, b *qp) int { return int(a.num) - int(b.num) }) {
+	for _, q := range f.sortedQPs() {
 		q.pathChanged()
 	}
 	for s := range f.stuck {
@@ -118,15 +120,20 @@ func (f *Fabric) pathsChanged() {
 	}
 }
 
+// sortedQPs lists the queue pairs in the order in which they were made.
+func (f *Fabric) sortedQPs() []*qp {
+	return slices.SortedFunc(maps.Values(f.qps), func(a, b *qp) int { return int(a.num) - int(b.num) })
+}
+
 // Objects counts what is open.
 type Objects struct {
-	PDs, MRs, Channels, CQs, QPs, IDs, Listeners, Watches int
+	PDs, MRs, Channels, CQs, SRQs, QPs, AHs, IDs, Listeners, Watches int
 }
 
 func (o Objects) add(p Objects) Objects {
 	return Objects{
-		o.PDs + p.PDs, o.MRs + p.MRs, o.Channels + p.Channels, o.CQs + p.CQs,
-		o.QPs + p.QPs, o.IDs + p.IDs, o.Listeners + p.Listeners, o.Watches + p.Watches,
+		o.PDs + p.PDs, o.MRs + p.MRs, o.Channels + p.Channels, o.CQs + p.CQs, o.SRQs + p.SRQs,
+		o.QPs + p.QPs, o.AHs + p.AHs, o.IDs + p.IDs, o.Listeners + p.Listeners, o.Watches + p.Watches,
 	}
 }
 

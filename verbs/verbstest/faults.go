@@ -13,21 +13,25 @@ import (
 // Op names a call that can be made to fail.
 type Op string
 
-// The calls. PostSend and PostRecv count work requests, not calls.
+// The calls. PostSend and PostRecv count work requests, not calls; PostRecv, Query and CreateQP are those of all kinds of queues and IDs.
 const (
 	AnyOp Op = ""
 
 	AllocPD       Op = "AllocPD"
 	AllocMR       Op = "AllocMR"
+	RegMR         Op = "RegMR"
 	CreateChannel Op = "CreateCompletionChannel"
 	CreateCQ      Op = "CreateCQ"
 	Poll          Op = "Poll"
 	Wait          Op = "Wait"
+	CreateSRQ     Op = "CreateSRQ"
+	CreateAH      Op = "CreateAH"
 	CreateQP      Op = "CreateQP"
 	PostSend      Op = "PostSend"
 	PostRecv      Op = "PostRecv"
 	Query         Op = "Query"
 	Modify        Op = "Modify"
+	SetLimit      Op = "SetLimit"
 	QueryPort     Op = "Port"
 	QueryGID      Op = "GID"
 
@@ -43,16 +47,17 @@ const (
 type faults struct {
 	mu       sync.Mutex
 	hooks    atomic.Pointer[[]*hook] // replaced with mu held
-	calls    [len(ops)]atomic.Int64  // as ops
+	calls    [len(countedOps)]atomic.Int64  // as countedOps
 	drops    map[cm.EventType]int
 	spurious atomic.Int64
 	waits    atomic.Int64
 }
 
-// ops are the calls that are counted.
-var ops = [...]Op{
+// countedOps are the calls that are counted.
+var countedOps = [...]Op{
 	Poll, PostSend, Wait, PostRecv, // the frequent ones first
-	AllocPD, AllocMR, CreateChannel, CreateCQ, CreateQP, Query, Modify, QueryPort, QueryGID, Resolve, Connect, Listen, AcceptRequest, Accept, Reject, Disconnect,
+	AllocPD, AllocMR, RegMR, CreateChannel, CreateCQ, CreateSRQ, CreateAH, CreateQP, Query, Modify, SetLimit, QueryPort, QueryGID,
+	Resolve, Connect, Listen, AcceptRequest, Accept, Reject, Disconnect,
 }
 
 type hook struct {
@@ -106,8 +111,8 @@ func (h *Host) Fail(op Op, n int, err error) (remove func()) {
 // Calls tells how many calls of op there were.
 func (h *Host) Calls(op Op) int {
 	sum := 0
-	for i := range ops {
-		if op == ops[i] || op == AnyOp {
+	for i := range countedOps {
+		if op == countedOps[i] || op == AnyOp {
 			sum += int(h.faults.calls[i].Load())
 		}
 	}
@@ -130,13 +135,13 @@ func (h *Host) before(op Op) error {
 
 // countCalls counts n calls.
 func (h *Host) countCalls(op Op, n int) {
-	for i := range ops {
-		if ops[i] == op {
+	for i := range countedOps {
+		if countedOps[i] == op {
 			h.faults.calls[i].Add(int64(n))
 			return
 		}
 	}
-	panic("not among ops: " + op)
+	panic("not among countedOps: " + op)
 }
 
 // DropEvents loses the next n CM events of a type on this host, also those that Resolve, Connect and Accept wait for.

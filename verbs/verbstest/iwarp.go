@@ -172,7 +172,7 @@ func (s *stream) hang() {
 //go:norace
 func (q *qp) place(p *packet) {
 	op := p.wr.Opcode
-	noRecv := takesRecv(op) && q.rq.len() == 0
+	noRecv := takesRecv(op) && q.receives().len() == 0
 	if noRecv && op != verbs.OpRDMAWriteWithImm {
 		q.terminate(verbs.EventQPReqErr)
 		return
@@ -203,7 +203,7 @@ func (q *qp) resultArrived(payload []byte) {
 	r := q.sq.at(i)
 	q.reads--
 	r.done = true
-	if !q.pd.scatter(r.SGL, payload) {
+	if !q.pd.scatter(r.SGL, 0, payload) {
 		r.status = verbs.StatusLocProtErr
 		q.halted = true
 	}

@@ -1,7 +1,10 @@
 package verbstest
 
 import (
+	"fmt"
 	"os"
+	"runtime"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -14,6 +17,8 @@ type pd struct {
 	dev    *Device
 	mrs    int
 	qps    int
+	srqs   int
+	ahs    int
 	closed bool
 }
 
@@ -39,8 +44,8 @@ func (p *pd) Close() error {
 	switch {
 	case p.closed:
 		return nil
-	case p.mrs > 0 || p.qps > 0:
-		p.dev.fab.violate("host %s: PD closed with %d MRs and %d QPs open", p.dev.host.name, p.mrs, p.qps)
+	case p.mrs > 0 || p.qps > 0 || p.srqs > 0 || p.ahs > 0:
+		p.dev.fab.violate("host %s: PD closed with %d MRs and %d QPs open, %d SRQs and %d AHs", p.dev.host.name, p.mrs, p.qps, p.srqs, p.ahs)
 		return verbs.ErrBusy
 	}
 	p.closed = true
@@ -50,34 +55,70 @@ func (p *pd) Close() error {
 }
 
 func (p *pd) AllocMR(size int, access verbs.Access) (verbs.MR, error) {
-	d := p.dev
-	if err := d.call(AllocMR); err != nil {
+	if err := p.dev.call(AllocMR); err != nil {
 		return nil, err
 	}
-	defer d.fab.mu.Unlock()
-	const remoteWriters = verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
+	defer p.dev.fab.mu.Unlock()
+	if err := p.mayRegister(size, access); err != nil {
+		return nil, err
+	}
+	return p.register(&mr{mem: pages(size), access: access, own: true}), nil
+}
+
+func (p *pd) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
+	if err := p.dev.call(RegMR); err != nil {
+		return nil, err
+	}
+	defer p.dev.fab.mu.Unlock()
+	if err := p.mayRegister(len(mem), access); err != nil {
+		return nil, err
+	}
+	m := &mr{mem: mem[:len(mem):len(mem)], access: access}
+	m.pinner.Pin(unsafe.SliceData(mem))
+	return p.register(m), nil
+}
+
+// mayRegister says why memory cannot be registered.
+func (p *pd) mayRegister(size int, access verbs.Access) error {
+	d := p.dev
+	const (
+		remoteWriters = verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
+		known         = verbs.AccessLocalWrite | verbs.AccessRemoteRead | remoteWriters | verbs.AccessZeroBased | verbs.AccessRelaxedOrdering
+	)
 	switch {
 	case p.closed:
-		return nil, verbs.ErrClosed
+		return verbs.ErrClosed
+	case access&^known != 0:
+		return &verbs.UnsupportedError{Device: d.cfg.Name, What: fmt.Sprintf("access flags %#x", uint32(access&^known))}
 	case size <= 0:
-		return nil, os.NewSyscallError("ibv_reg_mr", syscall.EINVAL)
+		return os.NewSyscallError("ibv_reg_mr", syscall.EINVAL)
 	case access&remoteWriters != 0 && access&verbs.AccessLocalWrite == 0:
-		return nil, os.NewSyscallError("ibv_reg_mr", syscall.EINVAL)
+		return os.NewSyscallError("ibv_reg_mr", syscall.EINVAL)
 	case uint64(size) > d.attr.MaxMRSize:
-		return nil, &verbs.LimitError{What: "bytes of a memory region", Got: uint64(size), Max: d.attr.MaxMRSize}
+		return &verbs.LimitError{What: "bytes of a memory region", Got: uint64(size), Max: d.attr.MaxMRSize}
 	case d.cfg.Memlock > 0 && d.host.locked+uint64(size) > d.cfg.Memlock:
-		return nil, &verbs.MemlockError{Size: size, Limit: d.cfg.Memlock}
+		return &verbs.MemlockError{Size: size, Limit: d.cfg.Memlock}
 	case len(d.mrs) >= d.attr.MaxMR:
-		return nil, os.NewSyscallError("ibv_reg_mr", syscall.ENOMEM)
+		return os.NewSyscallError("ibv_reg_mr", syscall.ENOMEM)
 	}
+	return nil
+}
+
+// register gives a region its keys and its address.
+func (p *pd) register(m *mr) *mr {
+	d := p.dev
 	d.fab.nextKey += 0x101
-	m := &mr{pd: p, mem: pages(size), addr: d.fab.nextAddr, key: d.fab.nextKey, access: access}
-	d.fab.nextAddr += uint64(size+3*pageSize) &^ (pageSize - 1) // unmapped pages between any two
+	m.pd, m.key = p, d.fab.nextKey
+	if m.access&verbs.AccessZeroBased == 0 {
+		inPage := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.mem)))) % pageSize
+		m.addr = d.fab.nextAddr + inPage
+		d.fab.nextAddr += (inPage + uint64(len(m.mem)) + 3*pageSize) &^ (pageSize - 1) // unmapped pages between any two
+	}
 	d.mrs[m.key] = m
-	d.host.locked += uint64(size)
+	d.host.locked += uint64(len(m.mem))
 	p.mrs++
 	d.host.count(&d.host.objects.MRs, 1)
-	return m, nil
+	return m
 }
 
 // pages returns page-aligned memory. It is of Go's heap, where the race detector sees a program that uses memory while
@@ -94,7 +135,9 @@ type mr struct {
 	addr   uint64
 	key    uint32
 	access verbs.Access
-	dead   bool // invalidated by a peer: the keys name nothing any more
+	own    bool           // mem is the fabric's
+	pinner runtime.Pinner // of memory that is the caller's
+	dead   bool           // invalidated by a peer: the keys name nothing any more
 	closed bool
 }
 
@@ -119,10 +162,15 @@ func (m *mr) Close() error {
 	if m.closed {
 		return nil
 	}
-	for q := range d.fab.qps {
+	for _, q := range d.fab.qps {
 		if q.dev == d && q.uses(m.key) {
 			d.fab.violate("host %s: MR closed while work requests of QP %d name it", d.host.name, q.num)
 			break
+		}
+	}
+	for s := range d.srqs {
+		if receivesInto(&s.rq, m.key) {
+			d.fab.violate("host %s: MR closed while work requests of an SRQ name it", d.host.name)
 		}
 	}
 	m.closed = true
@@ -131,12 +179,29 @@ func (m *mr) Close() error {
 	d.host.locked -= uint64(len(m.mem))
 	m.pd.mrs--
 	d.host.count(&d.host.objects.MRs, -1)
-	// Whoever still looks at the memory sees that it is gone; the race detector sees it too.
-	for i := range m.mem {
-		m.mem[i] = 0xdb
+	if m.own {
+		// Whoever still looks at the memory sees that it is gone; the race detector sees it too.
+		for i := range m.mem {
+			m.mem[i] = 0xdb
+		}
 	}
+	m.pinner.Unpin()
 	m.mem = nil
 	return nil
+}
+
+// receivesInto reports whether a receive request names a memory region.
+func receivesInto(rq *fifo[recvReq], key uint32) bool {
+	for i := range rq.len() {
+		if listsKey(rq.at(i).SGL, key) {
+			return true
+		}
+	}
+	return false
+}
+
+func listsKey(sgl []verbs.SGE, key uint32) bool {
+	return slices.ContainsFunc(sgl, func(s verbs.SGE) bool { return s.LKey == key && s.Length > 0 })
 }
 
 // local is the memory that an entry of a work request names, nil if it may not be used so. The length must not be 0.
@@ -207,14 +272,19 @@ func (q *qp) gather(sgl []verbs.SGE) ([]byte, bool) {
 	return all, true
 }
 
-// scatter places data into the memory that sgl names, false if a piece may not be written. Not inlined, as appendMemory.
+// scatter places data into the memory that sgl names, from the given byte on, false if a piece may not be written. Not inlined, as
+// appendMemory.
 //
 //go:noinline
-func (p *pd) scatter(sgl []verbs.SGE, data []byte) bool {
+func (p *pd) scatter(sgl []verbs.SGE, from uint32, data []byte) bool {
 	for _, s := range sgl {
-		if s.Length == 0 || len(data) == 0 {
+		if s.Length <= from || len(data) == 0 {
+			from -= min(from, s.Length)
 			continue
 		}
+		s.Addr += uint64(from)
+		s.Length -= from
+		from = 0
 		m := p.local(s, verbs.AccessLocalWrite)
 		if m == nil {
 			return false

@@ -2,28 +2,28 @@ package verbstest
 
 import (
 	"os"
-	"slices"
 	"syscall"
-	"time"
 
 	"github.com/rconn/rdma/verbs"
 )
 
-// qp is a queue pair. What is common to the transports stands here, the protocols in roce.go and iwarp.go.
+// qp is a queue pair. What is common to all stands here and in work.go, its states in qpstate.go, the protocols in reliable.go,
+// unreliable.go and iwarp.go.
 type qp struct {
 	fab        *Fabric
 	dev        *Device
-	id         *id
+	id         *id // that made it; nil if it is connected by hand
 	pd         *pd
+	typ        verbs.QPType
 	num        uint32
 	send, recv *cq
+	srq        *srq // instead of rq
 	cap        verbs.QPCap
 	signalAll  bool
-	attr       verbs.QPAttr
-	initiator  uint8 // READs and atomics that this side may have outstanding
-	responder  uint8 // those of the peer that it answers at once
-	gone       bool  // the device is through with it
+	attr       verbs.QPAttr // as written
+	gone       bool         // the device is through with it
 	closed     bool
+	life       uint32 // how often the queues were emptied: what comes from an earlier life is dropped
 
 	sq   fifo[sendReq] // posted and not completed, oldest first
 	next int           // the first in sq that was not executed
@@ -33,18 +33,21 @@ type qp struct {
 	sqPosted, sqFreed uint64
 	rqPosted, rqFreed uint64
 	arrived           uint64 // the requests before this position are at the peer's device; on iWARP, it is TCP's turn
-	answers           uint64 // those whose answer would be back
 
-	tx, acks             lane
-	sendDone, recvDone   completions
-	arrive, answerArrive func() // methods, bound once
+	tx                 lane
+	sendDone, recvDone completions
+	arrive             func() // the method, bound once
 
 	halted  bool   // a request has failed and waits for its completion
-	stall   *stall // why sq.at(next) waits (roce.go)
 	reads   int    // READs and atomics executed and not completed
 	scratch []byte // for payloads of several pieces
 	result  []byte // for what the peer's READs and atomics bring it
 
+	hold     uint64 // in SQD requests from this position on wait
+	draining bool   // those before it are not done
+	notify   bool   // EventSQDrained when they are
+
+	rc  reliable
 	out *stream // what TCP has taken over (iwarp.go)
 }
 
@@ -55,42 +58,90 @@ func (i *id) CreateQP(vpd verbs.PD, o verbs.QPOptions) (verbs.QP, error) {
 		return nil, err
 	}
 	defer d.fab.mu.Unlock()
-	if i.closed {
-		return nil, verbs.ErrClosed
-	}
-	p, ok1 := vpd.(*pd)
-	send, ok2 := o.SendCQ.(*cq)
-	recv, ok3 := o.RecvCQ.(*cq)
+	p, ok := vpd.(*pd)
 	switch {
-	case vpd == nil || o.SendCQ == nil || o.RecvCQ == nil || i.qpMade:
-		return nil, os.NewSyscallError("rdma_create_qp", syscall.EINVAL)
-	case !ok1 || !ok2 || !ok3 || p.dev != d || send.dev != d || recv.dev != d:
-		return nil, verbs.ErrForeign
-	case p.closed || send.closed || recv.closed:
+	case i.closed:
 		return nil, verbs.ErrClosed
+	case vpd == nil || i.qpMade:
+		return nil, os.NewSyscallError("rdma_create_qp", syscall.EINVAL)
+	case !ok || p.dev != d:
+		return nil, verbs.ErrForeign
 	case o.Type != verbs.RC:
-		return nil, &verbs.UnsupportedError{Device: d.cfg.Name, What: "a " + o.Type.String() + " queue pair"}
+		return nil, &verbs.UnsupportedError{Device: d.cfg.Name, What: "a " + o.Type.String() + " queue pair of a connection"}
 	}
-	capacity, err := d.grant(o.Cap)
+	q, err := p.newQP("rdma_create_qp", o)
+	if err != nil {
+		return nil, err
+	}
+	q.id = i
+	q.attr.State = verbs.QPInit
+	if d.iwarp() {
+		q.out = newStream(i)
+	} else {
+		q.attr.Port = 1
+	}
+	i.qp, i.qpMade = q, true
+	return q, nil
+}
+
+// CreateQP implements verbs.PD.
+func (p *pd) CreateQP(o verbs.QPOptions) (verbs.QP, error) {
+	if err := p.dev.call(CreateQP); err != nil {
+		return nil, err
+	}
+	defer p.dev.fab.mu.Unlock()
+	if !p.dev.attr.Caps.QPTypes.Has(o.Type) {
+		return nil, &verbs.UnsupportedError{Device: p.dev.cfg.Name, What: "a " + o.Type.String() + " queue pair connected by hand"}
+	}
+	q, err := p.newQP("ibv_create_qp", o)
+	if err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// newQP makes a QP in the state QPReset. call is what it is called in errors.
+func (p *pd) newQP(call string, o verbs.QPOptions) (*qp, error) {
+	d := p.dev
+	send, ok1 := o.SendCQ.(*cq)
+	recv, ok2 := o.RecvCQ.(*cq)
+	shared, ok3 := o.SRQ.(*srq)
+	switch {
+	case o.SendCQ == nil || o.RecvCQ == nil:
+		return nil, os.NewSyscallError(call, syscall.EINVAL)
+	case !ok1 || !ok2 || send.dev != d || recv.dev != d:
+		return nil, verbs.ErrForeign
+	case o.SRQ != nil && (!ok3 || shared.pd.dev != d):
+		return nil, verbs.ErrForeign
+	case p.closed || send.closed || recv.closed || shared != nil && shared.closed:
+		return nil, verbs.ErrClosed
+	case shared != nil && shared.pd != p:
+		return nil, os.NewSyscallError(call, syscall.EINVAL)
+	}
+	if shared != nil {
+		o.Cap.MaxRecvWR, o.Cap.MaxRecvSGE = 0, 0
+	}
+	capacity, err := d.grant(call, o.Cap)
 	if err != nil {
 		return nil, err
 	}
 	if d.qps >= d.attr.MaxQP {
-		return nil, os.NewSyscallError("rdma_create_qp", syscall.ENOMEM)
+		return nil, os.NewSyscallError(call, syscall.ENOMEM)
 	}
 	d.fab.nextQPNum++
 	q := &qp{
-		fab: d.fab, dev: d, id: i, pd: p, num: d.fab.nextQPNum, send: send, recv: recv, cap: capacity, signalAll: o.SignalAll,
-		attr: verbs.QPAttr{State: verbs.QPInit},
+		fab: d.fab, dev: d, pd: p, typ: o.Type, num: d.fab.nextQPNum, send: send, recv: recv, srq: shared, cap: capacity,
+		signalAll: o.SignalAll,
 	}
-	q.arrive, q.answerArrive = q.requestArrived, q.answered
+	if shared != nil {
+		q.cap.MaxRecvWR, q.cap.MaxRecvSGE = 0, 0
+		shared.qps++
+	}
+	q.arrive = q.requestArrived
+	q.rc.answerArrive = q.answered
 	q.sendDone.init(q, send)
 	q.recvDone.init(q, recv)
-	if d.iwarp() {
-		q.out = newStream(i)
-	}
-	i.qp, i.qpMade = q, true
-	d.fab.qps[q] = true
+	d.fab.qps[q.num] = q
 	d.qps++
 	p.qps++
 	send.qps++
@@ -100,7 +151,7 @@ func (i *id) CreateQP(vpd verbs.PD, o verbs.QPOptions) (verbs.QP, error) {
 }
 
 // grant rounds up what is asked of a QP, or names the limit.
-func (d *Device) grant(c verbs.QPCap) (verbs.QPCap, error) {
+func (d *Device) grant(call string, c verbs.QPCap) (verbs.QPCap, error) {
 	for _, l := range []struct {
 		what     string
 		got, max int
@@ -111,7 +162,7 @@ func (d *Device) grant(c verbs.QPCap) (verbs.QPCap, error) {
 		{"scatter/gather entries of a receive", c.MaxRecvSGE, d.attr.MaxSGE},
 	} {
 		if l.got < 0 {
-			return c, os.NewSyscallError("rdma_create_qp", syscall.EINVAL)
+			return c, os.NewSyscallError(call, syscall.EINVAL)
 		}
 		if l.got > l.max {
 			return c, &verbs.LimitError{What: l.what, Got: uint64(l.got), Max: uint64(l.max)}
@@ -129,7 +180,7 @@ func (d *Device) grant(c verbs.QPCap) (verbs.QPCap, error) {
 func (q *qp) Num() uint32 { return q.num }
 
 // Type implements verbs.QP.
-func (q *qp) Type() verbs.QPType { return verbs.RC }
+func (q *qp) Type() verbs.QPType { return q.typ }
 func (q *qp) Cap() verbs.QPCap   { return q.cap }
 
 // usable says why no call can work.
@@ -140,17 +191,6 @@ func (q *qp) usable() error {
 	return q.dev.check()
 }
 
-func (q *qp) toError() {
-	if q.gone || q.attr.State == verbs.QPError {
-		return
-	}
-	q.attr.State = verbs.QPError
-	q.stall = nil
-	q.next = 0
-	q.flush()
-	q.tellPeer()
-}
-
 // fatal is an error that the device finds by itself.
 func (q *qp) fatal(e verbs.AsyncEventType) {
 	if !q.gone && q.attr.State != verbs.QPError {
@@ -159,76 +199,47 @@ func (q *qp) fatal(e verbs.AsyncEventType) {
 	}
 }
 
-// ready makes a connected QP able to send and to receive.
-func (q *qp) ready(attr verbs.QPAttr, initiator, responder uint8) {
-	if q.gone || q.attr.State != verbs.QPInit {
-		return
-	}
-	q.attr = attr
-	q.attr.State = verbs.QPRTS
-	q.initiator, q.responder = initiator, responder
-	if peer := q.peer(); peer != nil {
-		peer.pathChanged() // it may have sent already
-	}
+// operational reports whether messages are received, and sent if there are any.
+//
+//go:norace
+func (q *qp) operational() bool {
+	return !q.gone && q.attr.State >= verbs.QPRTR && q.attr.State <= verbs.QPSQD
 }
 
-func (q *qp) operational() bool { return !q.gone && q.attr.State == verbs.QPRTS }
+// peer is the QP that this one is connected to, as far as it knows: nil if there is none. A UD QP has none.
+//
+//go:norace
+func (q *qp) peer() *qp {
+	if q.attr.DestQPNum == 0 {
+		return nil
+	}
+	return q.fab.qpAt(&q.attr.AH, q.attr.DestQPNum, q.typ)
+}
+
+// qpAt finds a QP by what names it in packets.
+//
+//go:norace
+func (f *Fabric) qpAt(a *verbs.AHAttr, num uint32, typ verbs.QPType) *qp {
+	q := f.qps[num]
+	if q == nil || q.typ != typ || !q.dev.isAt(a) {
+		return nil
+	}
+	return q
+}
+
+// names reports whether packets from a QP are from the one that this is connected to.
+//
+//go:norace
+func (q *qp) names(from *qp) bool { return q.attr.DestQPNum == from.num && from.dev.isAt(&q.attr.AH) }
 
 // uses reports whether an outstanding request names a memory region.
 func (q *qp) uses(key uint32) bool {
-	in := func(sgl []verbs.SGE) bool {
-		return slices.ContainsFunc(sgl, func(s verbs.SGE) bool { return s.LKey == key && s.Length > 0 })
-	}
 	for i := range q.sq.len() {
-		if r := q.sq.at(i); len(r.Inline) == 0 && in(r.SGL) {
+		if r := q.sq.at(i); len(r.Inline) == 0 && listsKey(r.SGL, key) {
 			return true
 		}
 	}
-	for i := range q.rq.len() {
-		if in(q.rq.at(i).SGL) {
-			return true
-		}
-	}
-	return false
-}
-
-func (q *qp) Query() (verbs.QPAttr, error) {
-	if err := q.dev.host.before(Query); err != nil {
-		return verbs.QPAttr{}, err
-	}
-	q.fab.mu.Lock()
-	defer q.fab.mu.Unlock()
-	if err := q.usable(); err != nil {
-		return verbs.QPAttr{}, err
-	}
-	return q.attr, nil
-}
-
-func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
-	if err := q.dev.host.before(Modify); err != nil {
-		return err
-	}
-	q.fab.mu.Lock()
-	defer q.fab.mu.Unlock()
-	if err := q.usable(); err != nil {
-		return err
-	}
-	invalid := mask&^(verbs.AttrState|verbs.AttrMinRNRTimer) != 0 ||
-		mask&verbs.AttrState != 0 && attr.State != verbs.QPError && attr.State != q.attr.State ||
-		mask&verbs.AttrMinRNRTimer != 0 && (attr.MinRNRTimer > 31 || q.attr.State != verbs.QPRTS)
-	if invalid {
-		return os.NewSyscallError("ibv_modify_qp", syscall.EINVAL)
-	}
-	if mask&verbs.AttrMinRNRTimer != 0 && !q.dev.iwarp() {
-		q.attr.MinRNRTimer = attr.MinRNRTimer
-	}
-	if mask&verbs.AttrState != 0 && attr.State == verbs.QPError {
-		q.toError()
-		if q.out != nil {
-			q.id.streamEnded()
-		}
-	}
-	return nil
+	return receivesInto(&q.rq, key)
 }
 
 func (q *qp) Close() error {
@@ -243,6 +254,9 @@ func (q *qp) Close() error {
 	q.pd.qps--
 	q.send.qps--
 	q.recv.qps--
+	if q.srq != nil {
+		q.srq.qps--
+	}
 	q.dev.host.count(&q.dev.host.objects.QPs, -1)
 	if q.out != nil {
 		q.id.streamEnded()
@@ -254,17 +268,7 @@ func (q *qp) Close() error {
 func (q *qp) destroy() {
 	q.attr.State = verbs.QPError
 	q.gone = true
-	q.stall = nil
-	q.sq.clear()
-	q.rq.clear()
-	q.next = 0
-	q.send.drop(q)
-	q.recv.drop(q)
-	delete(q.fab.qps, q)
+	q.empty()
+	delete(q.fab.qps, q.num)
 	q.tellPeer()
-}
-
-// ackTimeout is the time after which a request is sent again.
-func (q *qp) ackTimeout() time.Duration {
-	return 4096 * time.Nanosecond << q.attr.AckTimeout
 }

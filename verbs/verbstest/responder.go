@@ -29,8 +29,11 @@ func (q *qp) serve(wr *verbs.SendWR, n uint64, payload []byte, result *[]byte) v
 			return q.refuse(verbs.EventQPReqErr, verbs.StatusRemInvReqErr)
 		}
 		at := q.pd.remote(wr.RKey, wr.RemoteAddr, atomicSize, verbs.AccessRemoteAtomic)
-		if at == nil {
+		switch {
+		case at == nil:
 			return q.refuse(verbs.EventQPAccessErr, verbs.StatusRemAccessErr)
+		case uintptr(unsafe.Pointer(&at[0]))%atomicSize != 0: // addresses of the caller's memory that begin at 0
+			return q.refuse(verbs.EventQPReqErr, verbs.StatusRemInvReqErr)
 		}
 		*result = binary.NativeEndian.AppendUint64(*result, execute(wr, (*uint64)(unsafe.Pointer(&at[0]))))
 
@@ -84,13 +87,13 @@ func place(to, payload []byte) {
 
 // receive puts the payload of a SEND into the oldest receive request.
 func (q *qp) receive(wr *verbs.SendWR, payload []byte) verbs.Status {
-	sgl := q.rq.at(0).SGL
+	sgl := q.receives().at(0).SGL
 	switch {
 	case uint64(len(payload)) > length(sgl):
-		q.completeRecv(verbs.Completion{Status: verbs.StatusLocLenErr})
+		q.completeRecv(verbs.Completion{Status: verbs.StatusLocLenErr}, 0)
 		return q.refuse(verbs.EventQPReqErr, verbs.StatusRemInvReqErr)
-	case !q.pd.scatter(sgl, payload):
-		q.completeRecv(verbs.Completion{Status: verbs.StatusLocProtErr})
+	case !q.pd.scatter(sgl, 0, payload):
+		q.completeRecv(verbs.Completion{Status: verbs.StatusLocProtErr}, 0)
 		return q.refuse(verbs.EventQPFatal, verbs.StatusRemOpErr)
 	}
 	wc := verbs.Completion{Opcode: verbs.WCRecv, ByteLen: uint32(len(payload))}
@@ -99,15 +102,16 @@ func (q *qp) receive(wr *verbs.SendWR, payload []byte) verbs.Status {
 		wc.Flags, wc.Imm = verbs.WCWithImm, wr.Imm
 	case verbs.OpSendWithInv:
 		if !q.pd.invalidate(wr.InvalidateRKey) {
+			q.completeRecv(verbs.Completion{Status: verbs.StatusWRFlushErr}, 0) // its memory is written
 			return q.refuse(verbs.EventQPAccessErr, verbs.StatusRemAccessErr)
 		}
 		wc.Flags, wc.InvalidatedRKey = verbs.WCWithInv, wr.InvalidateRKey
 	}
-	q.completeRecv(wc)
+	q.completeRecv(wc, wr.Flags)
 	return verbs.StatusSuccess
 }
 
 // receiveImm completes the oldest receive request with the immediate data of a WRITE of n bytes.
 func (q *qp) receiveImm(wr *verbs.SendWR, n uint32) {
-	q.completeRecv(verbs.Completion{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ByteLen: n, Imm: wr.Imm})
+	q.completeRecv(verbs.Completion{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ByteLen: n, Imm: wr.Imm}, wr.Flags)
 }

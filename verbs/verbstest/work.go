@@ -21,9 +21,9 @@ type sendReq struct {
 	sgl    []verbs.SGE // storage of SGL
 	inline []byte      // storage of Inline
 	result []byte      // what a READ or atomic has brought
+	by     *Device     // that has executed it, whose answer it waits for
 	acked  bool        // the answer is here
 	done   bool        // it can complete
-	local  bool        // it failed before it left
 	status verbs.Status
 }
 
@@ -66,27 +66,33 @@ func atomically(op verbs.Opcode) bool {
 	return op == verbs.OpAtomicCmpAndSwp || op == verbs.OpAtomicFetchAndAdd
 }
 
+// opcodesOf are the operations that a type of QP has.
+var opcodesOf = [...]verbs.OpcodeSet{
+	verbs.RC: ^verbs.OpcodeSet(0),
+	verbs.UC: verbs.Opcodes(verbs.OpSend, verbs.OpSendWithImm, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm),
+	verbs.UD: verbs.Opcodes(verbs.OpSend, verbs.OpSendWithImm),
+}
+
 // takesRecv reports whether an operation uses up a receive of the peer's.
 func takesRecv(op verbs.Opcode) bool { return op != verbs.OpRDMAWrite && !brings(op) }
 
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
-	return post(q, PostSend, len(wrs), func(i int) error { return q.postSend(&wrs[i]) })
+	return post(q.dev.host, PostSend, len(wrs), func(i int) error { return q.postSend(&wrs[i]) })
 }
 
 func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	return post(q, PostRecv, len(wrs), func(i int) error { return q.postRecv(&wrs[i]) })
+	return post(q.dev.host, PostRecv, len(wrs), func(i int) error { return q.postRecv(&wrs[i]) })
 }
 
 // post makes n calls with the fabric's lock held; without it if there are hooks, which come before each.
-func post(q *qp, op Op, n int, call func(i int) error) (int, error) {
-	h := q.dev.host
+func post(h *Host, op Op, n int, call func(i int) error) (int, error) {
 	if len(h.hooks()) > 0 {
 		for i := range n {
 			err := h.before(op)
 			if err == nil {
-				q.fab.mu.Lock()
+				h.fab.mu.Lock()
 				err = call(i)
-				q.fab.mu.Unlock()
+				h.fab.mu.Unlock()
 			}
 			if err != nil {
 				return i, err
@@ -94,8 +100,8 @@ func post(q *qp, op Op, n int, call func(i int) error) (int, error) {
 		}
 		return n, nil
 	}
-	q.fab.mu.Lock()
-	defer q.fab.mu.Unlock()
+	h.fab.mu.Lock()
+	defer h.fab.mu.Unlock()
 	for i := range n {
 		if err := call(i); err != nil {
 			h.countCalls(op, i+1)
@@ -119,20 +125,30 @@ func (q *qp) postSend(wr *verbs.SendWR) error {
 	switch {
 	case !q.dev.attr.Caps.Send.Has(wr.Opcode):
 		return &verbs.UnsupportedError{Device: q.dev.cfg.Name, What: wr.Opcode.String()}
+	case !opcodesOf[q.typ].Has(wr.Opcode):
+		return &verbs.UnsupportedError{Device: q.dev.cfg.Name, What: wr.Opcode.String() + " on a " + q.typ.String() + " queue pair"}
 	case len(wr.Inline) > 0 && noInline, atomically(wr.Opcode) && length(wr.SGL) != atomicSize:
 		return os.NewSyscallError("ibv_post_send", syscall.EINVAL)
 	case len(wr.Inline) > q.cap.MaxInline:
 		return &verbs.LimitError{What: "bytes of inline payload", Got: uint64(len(wr.Inline)), Max: uint64(q.cap.MaxInline)}
 	case len(wr.Inline) == 0 && len(wr.SGL) > sge:
 		return &verbs.LimitError{What: "scatter/gather entries", Got: uint64(len(wr.SGL)), Max: uint64(sge)}
-	case q.attr.State != verbs.QPRTS && q.attr.State != verbs.QPError:
+	case q.attr.State < verbs.QPRTS:
 		return os.NewSyscallError("ibv_post_send", syscall.EINVAL)
+	}
+	if q.typ == verbs.UD {
+		if err := q.mayAddress(wr); err != nil {
+			return err
+		}
+	}
+	switch {
 	case q.sqPosted-q.sqFreed >= uint64(q.cap.MaxSendWR):
 		return verbs.ErrQueueFull
 	}
 	q.sq.add().set(wr, q.sqPosted)
 	q.sqPosted++
 	if q.attr.State == verbs.QPError {
+		q.arrived++
 		q.late()
 		return nil
 	}
@@ -146,9 +162,12 @@ func (q *qp) postSend(wr *verbs.SendWR) error {
 //go:norace
 func (q *qp) requestArrived() {
 	q.arrived++
-	if q.out != nil {
+	switch {
+	case q.out != nil:
 		q.handOver()
-	} else {
+	case q.typ != verbs.RC:
+		q.emit()
+	default:
 		q.advance()
 	}
 }
@@ -161,8 +180,8 @@ func (q *qp) mayGo() bool {
 		return false
 	}
 	r := q.sq.at(q.next)
-	return r.pos < q.arrived && (r.Flags&verbs.Fence == 0 || q.reads == 0) &&
-		(!brings(r.Opcode) || q.reads == 0 || q.reads < int(q.initiator))
+	return r.pos < q.arrived && (q.attr.State != verbs.QPSQD || r.pos < q.hold) && (r.Flags&verbs.Fence == 0 || q.reads == 0) &&
+		(!brings(r.Opcode) || q.reads == 0 || q.reads < int(q.attr.MaxRdAtomic))
 }
 
 // check finds what is wrong with a request before it leaves, and takes its payload out of this side's memory. The payload is valid
@@ -173,7 +192,7 @@ func (q *qp) check(r *sendReq) (payload []byte, status verbs.Status) {
 	ok := true
 	switch {
 	case brings(r.Opcode):
-		if q.initiator == 0 {
+		if q.attr.MaxRdAtomic == 0 {
 			return nil, verbs.StatusLocQPOpErr
 		}
 	case len(r.Inline) > 0:
@@ -196,6 +215,8 @@ func (q *qp) postRecv(wr *verbs.RecvWR) error {
 		return err
 	}
 	switch {
+	case q.srq != nil || q.attr.State == verbs.QPReset:
+		return os.NewSyscallError("ibv_post_recv", syscall.EINVAL)
 	case len(wr.SGL) > q.cap.MaxRecvSGE:
 		return &verbs.LimitError{What: "scatter/gather entries", Got: uint64(len(wr.SGL)), Max: uint64(q.cap.MaxRecvSGE)}
 	case q.rqPosted-q.rqFreed >= uint64(q.cap.MaxRecvWR):
@@ -220,24 +241,17 @@ func (q *qp) tellPeer() {
 	}
 }
 
-// peer is the QP at the other end, nil if there is none (yet, or any more).
-//
-//go:norace
-func (q *qp) peer() *qp {
-	if q.id.peer == nil {
-		return nil
-	}
-	return q.id.peer.qp
-}
-
 // polled frees queue entries: a completion's own, and those of the requests before it that completed silently.
 //
 //go:norace
 func (q *qp) polled(e *cqe) {
-	if e.recv {
-		q.rqFreed = e.pos + 1
-	} else {
-		q.sqFreed = e.pos + 1
+	switch {
+	case !e.recv:
+		q.sqFreed = max(q.sqFreed, e.pos+1)
+	case q.srq != nil:
+		q.srq.used--
+	default:
+		q.rqFreed = max(q.rqFreed, e.pos+1)
 	}
 }
 
@@ -248,10 +262,11 @@ func (q *qp) complete(status verbs.Status) {
 	r := q.sq.at(0)
 	q.sq.drop(1)
 	q.next = max(q.next-1, 0)
+	q.checkDrained()
 	if status == verbs.StatusSuccess && !q.signalAll && r.Flags&verbs.Signaled == 0 {
 		return
 	}
-	e := cqe{qp: q, pos: r.pos}
+	e := cqe{qp: q, pos: r.pos, life: q.life}
 	e.ID, e.QPNum, e.Status = r.ID, q.num, status
 	if status == verbs.StatusSuccess { // else the rest means nothing
 		e.Opcode = wcOpcode(r.Opcode)
@@ -262,15 +277,29 @@ func (q *qp) complete(status verbs.Status) {
 	q.sendDone.put(&e, q.dev.sendDelay)
 }
 
-// completeRecv ends the oldest receive request.
+// receives is where the QP takes its receive requests from.
 //
 //go:norace
-func (q *qp) completeRecv(wc verbs.Completion) {
-	r := q.rq.at(0)
-	q.rq.drop(1)
-	e := cqe{Completion: wc, qp: q, recv: true, pos: r.pos}
+func (q *qp) receives() *fifo[recvReq] {
+	if q.srq != nil {
+		return &q.srq.rq
+	}
+	return &q.rq
+}
+
+// completeRecv ends the oldest receive request. flags are the sender's.
+//
+//go:norace
+func (q *qp) completeRecv(wc verbs.Completion, flags verbs.SendFlags) {
+	rq := q.receives()
+	r := rq.at(0)
+	rq.drop(1)
+	e := cqe{Completion: wc, qp: q, recv: true, solicited: flags&verbs.Solicited != 0, pos: r.pos, life: q.life}
 	e.ID, e.QPNum = r.ID, q.num
 	q.recvDone.put(&e, q.dev.recvDelay)
+	if q.srq != nil {
+		q.srq.checkLimit()
+	}
 }
 
 func wcOpcode(op verbs.Opcode) verbs.WCOpcode {
@@ -320,8 +349,10 @@ func (c *completions) arrived() {
 
 //go:norace
 func (c *completions) deliver(e *cqe) {
-	if !c.qp.gone {
+	if e.life == c.qp.life {
 		c.cq.push(e)
+	} else {
+		c.qp.polled(e)
 	}
 	c.cq.signal()
 }
@@ -334,7 +365,7 @@ func (q *qp) flush() {
 		q.complete(verbs.StatusWRFlushErr)
 	}
 	for q.rq.len() > 0 {
-		q.completeRecv(verbs.Completion{Status: verbs.StatusWRFlushErr})
+		q.completeRecv(verbs.Completion{Status: verbs.StatusWRFlushErr}, 0)
 	}
 }
 
