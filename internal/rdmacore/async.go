@@ -95,8 +95,23 @@ func (d *device) watchEvents(file *os.File) {
 			d.markRemoved()
 			return
 		}
-		d.dispatch(verbs.AsyncEvent{Type: verbs.AsyncEventType(ev._type), Port: int(ev.port), QPNum: uint32(ev.qp_num)})
+		d.dispatch(d.event(&ev))
 	}
+}
+
+// event finds the object of an event, which may be closed already.
+func (d *device) event(c *C.struct_rc_async_event) verbs.AsyncEvent {
+	ev := verbs.AsyncEvent{Type: verbs.AsyncEventType(c._type), Port: int(c.port), QPNum: uint32(c.qp_num)}
+	switch o := d.objects.find(uint64(c.object)).(type) {
+	case *cq:
+		ev.CQ = o
+	case *srq:
+		ev.SRQ = o
+		if ev.Type == verbs.EventSRQLimitReached {
+			o.limit.Store(0)
+		}
+	}
+	return ev
 }
 
 func (d *device) dispatch(ev verbs.AsyncEvent) {

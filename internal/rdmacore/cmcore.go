@@ -24,43 +24,13 @@ type cmCore struct {
 	// events is held while librdmacm takes an event, because it then works on the QP of the event's id, and while a QP is taken from it.
 	events sync.Mutex
 
-	ids registry
+	ids registry[target]
 }
 
 // target is what events are for. Its methods are called by the dispatcher and must not block.
 type target interface {
 	deliver(ev event)
 	request(ev event, c *C.struct_rdma_cm_id) // a connect request came, and its id
-}
-
-// registry maps the handles that C keeps to targets.
-type registry struct {
-	mu   sync.Mutex
-	next uint64
-	m    map[uint64]target
-}
-
-func (r *registry) add(t target) uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.m == nil {
-		r.m = make(map[uint64]target)
-	}
-	r.next++
-	r.m[r.next] = t
-	return r.next
-}
-
-func (r *registry) remove(handle uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.m, handle)
-}
-
-func (r *registry) find(handle uint64) target {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.m[handle]
 }
 
 // retryEvent is how long the dispatcher waits when it could not take an event.

@@ -180,7 +180,7 @@ func (i *id) ready(p *cm.ConnParam, private int) (*qp, error) {
 	}
 	q, err := i.openQP()
 	if err == nil {
-		q.depth.Store(uint32(p.InitiatorDepth))
+		i.depth.Store(uint32(p.InitiatorDepth))
 	}
 	return q, err
 }

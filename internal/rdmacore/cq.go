@@ -22,6 +22,7 @@ type cq struct {
 	dev     *device
 	channel *channel // nil: only polled
 	depth   int
+	handle  uint64
 	refs    refs // QPs
 
 	mu sync.Mutex // polling, by the user or by the channel's Wait
@@ -47,12 +48,17 @@ func (d *device) CreateCQ(o verbs.CQOptions) (verbs.CQ, error) {
 		}
 		q.channel, cc = c, c.c
 	}
+	var solicited C.int
+	if o.SolicitedOnly {
+		solicited = 1
+	}
+	q.handle = d.objects.add(q)
 	err := d.acquire()
 	if err == nil {
 		err = d.p.calls.do(func() error {
 			d.plugSiw()
 			var depth C.int
-			errno := C.rc_create_cq(d.ctx, C.int(o.Depth), cc, &q.c, &depth)
+			errno := C.rc_create_cq(d.ctx, C.int(o.Depth), cc, solicited, C.uint64_t(q.handle), &q.c, &depth)
 			q.depth = int(depth)
 			return sysErr("ibv_create_cq", int(errno))
 		})
@@ -64,6 +70,7 @@ func (d *device) CreateCQ(o verbs.CQOptions) (verbs.CQ, error) {
 		}
 		d.release()
 	}
+	d.objects.remove(q.handle)
 	if q.channel != nil {
 		q.channel.refs.release()
 	}
@@ -106,6 +113,7 @@ func (q *cq) Close() error {
 			q.channel.attach(q)
 			return err
 		}
+		q.dev.objects.remove(q.handle)
 		if q.channel != nil {
 			q.channel.refs.release()
 		}

@@ -36,6 +36,8 @@ type device struct {
 	plugOnce sync.Once
 	plug     *C.struct_rc_cq // see siw.go
 
+	objects registry[any] // CQs and SRQs, by what their events say; memory of the caller's that is registered
+
 	watching sync.Mutex // held by the goroutine that hands out asynchronous events
 
 	mu       sync.Mutex
@@ -72,22 +74,12 @@ func openDevice(p *provider, ctx *C.struct_ibv_context) (*device, error) {
 		MaxQPInitRdAtom: int(a.max_qp_init_rd_atom),
 		MaxSRQ:          int(a.max_srq),
 		MaxSRQWR:        int(a.max_srq_wr),
+		MaxSRQSGE:       int(a.max_srq_sge),
 		MaxAH:           int(a.max_ah),
+		Atomic:          verbs.AtomicCap(a.atomic_cap),
 	}
-	d.attr.Caps = capabilities(d.attr.Transport)
+	d.attr.Caps = capabilities(&d.attr)
 	return d, nil
-}
-
-func capabilities(t verbs.Transport) verbs.Capabilities {
-	send := verbs.Opcodes(verbs.OpSend, verbs.OpRDMAWrite, verbs.OpRDMARead)
-	if t == verbs.TransportIWARP {
-		return verbs.Capabilities{Send: send}
-	}
-	return verbs.Capabilities{
-		Send:       send | verbs.Opcodes(verbs.OpSendWithImm, verbs.OpRDMAWriteWithImm),
-		RNR:        true,
-		WriteAcked: true, LocksMemory: true,
-	}
 }
 
 func (d *device) Name() string { return d.name }
@@ -140,6 +132,17 @@ func (d *device) GID(port, index int) (verbs.GID, error) {
 		errno = 0
 	}
 	return g, sysErr("ibv_query_gid", int(errno))
+}
+
+func (d *device) GIDType(port, index int) (verbs.GIDType, error) {
+	if _, err := d.GID(port, index); err != nil {
+		return 0, err
+	}
+	attr, err := d.Port(port)
+	if err != nil {
+		return 0, err
+	}
+	return gidType(d.sysfs(port, "gid_attrs", "types", strconv.Itoa(index)), attr.Link), nil
 }
 
 // sysfs reads a file of a port.

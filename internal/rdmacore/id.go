@@ -28,7 +28,8 @@ type id struct {
 	param         cm.ConnParam // of a request
 	dev           *device      // set before the user sees the id
 	owner         atomic.Pointer[device]
-	refs          refs // the QP
+	refs          refs          // the QP
+	depth         atomic.Uint32 // the initiator depth that was asked for
 
 	// op is held during a C call on the id, and by a connect that blocks in the kernel: who closes waits for it.
 	op    sync.Mutex
@@ -122,10 +123,6 @@ func (i *id) setQP(q *qp) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.qp = q
-	if q == nil {
-		i.refs.release()
-		return
-	}
 	i.made = true
 }
 

@@ -25,6 +25,7 @@
 struct ibv_context;
 struct ibv_pd;
 struct ibv_mr;
+struct ibv_ah;
 struct rdma_cm_id;
 struct rdma_event_channel;
 struct rc_channel;
@@ -39,9 +40,9 @@ struct rc_device_attr {
 	uint64_t node_guid, sys_image_guid, max_mr_size;
 	uint32_t vendor_id, vendor_part_id, hw_ver;
 	int transport; // 1: IB, 2: iWARP
-	int ports, atomics;
+	int ports, atomic_cap;
 	int max_qp, max_qp_wr, max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd;
-	int max_qp_rd_atom, max_qp_init_rd_atom, max_srq, max_srq_wr, max_ah;
+	int max_qp_rd_atom, max_qp_init_rd_atom, max_srq, max_srq_wr, max_srq_sge, max_ah;
 };
 
 struct rc_port_attr {
@@ -53,6 +54,7 @@ struct rc_port_attr {
 struct rc_async_event {
 	int type, port;
 	uint32_t qp_num;
+	uint64_t object; // the handle of the CQ or SRQ
 };
 
 RC_FN int rc_get_devices(struct ibv_context ***list, int *n); // free the list with free
@@ -67,9 +69,21 @@ RC_FN int rc_get_async_event(struct ibv_context *ctx, struct rc_async_event *out
 // Protection domains and memory.
 RC_FN int rc_alloc_pd(struct ibv_context *ctx, struct ibv_pd **pd);
 RC_FN int rc_dealloc_pd(struct ibv_pd *pd);
-RC_FN int rc_reg_mr(struct ibv_pd *pd, void *addr, size_t size, int access, struct ibv_mr **mr, uint32_t *lkey,
+RC_FN int rc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t size, uint64_t iova, int access, struct ibv_mr **mr, uint32_t *lkey,
 		    uint32_t *rkey);
 RC_FN int rc_dereg_mr(struct ibv_mr *mr);
+
+// rc_ah_attr is the way to a port.
+struct rc_ah_attr {
+	uint8_t gid[16];
+	uint32_t flow_label;
+	uint16_t lid;
+	uint8_t port, sl, src_path_bits, static_rate;
+	uint8_t global, gid_index, hop_limit, traffic_class;
+};
+
+RC_FN int rc_create_ah(struct ibv_pd *pd, const struct rc_ah_attr *attr, struct ibv_ah **ah);
+RC_FN int rc_destroy_ah(struct ibv_ah *ah);
 
 // Completions. A CQ has a small stash: what a wait has found is kept there for the next poll.
 #define RC_STASH 32
@@ -86,12 +100,16 @@ struct rc_wc {
 struct rc_cq {
 	struct ibv_cq *cq;
 	struct rc_channel *channel;
-	int armed; // an event is on its way or in the channel: no need to arm
+	uint64_t handle; // by which Go finds its own object
+	int solicited;   // events for solicited and failed completions only
+	int sources;     // the library fills in where a completion came from
+	int armed;       // an event is on its way or in the channel: no need to arm
 	int head, n;
 	struct rc_wc stash[RC_STASH];
 };
 
-RC_FN int rc_create_cq(struct ibv_context *ctx, int depth, struct rc_channel *channel, struct rc_cq **cq, int *granted);
+RC_FN int rc_create_cq(struct ibv_context *ctx, int depth, struct rc_channel *channel, int solicited, uint64_t handle,
+		       struct rc_cq **cq, int *granted);
 RC_FN int rc_destroy_cq(struct rc_cq *cq);
 RC_FN int rc_poll(struct rc_cq *cq, struct rc_wc *wc, int n); // the number, or a negative errno
 
@@ -112,12 +130,8 @@ RC_FN int rc_spin(struct rc_channel *c, int64_t ns); // 1: completions, or inter
 RC_FN int rc_arm(struct rc_channel *c);              // the same, after arming every CQ
 RC_FN int rc_drain(struct rc_channel *c);            // the number of events taken, or a negative errno
 
-// Queue pairs. Go writes work requests into the flat arrays of the QP, one crossing posts them all.
+// Work requests. Go writes them into the flat arrays of a queue, one crossing posts them all.
 #define RC_BATCH 32
-
-struct rc_qp_cap {
-	int send_wr, recv_wr, send_sge, recv_sge, max_inline;
-};
 
 // rc_sge has the layout of verbs.SGE.
 struct rc_sge {
@@ -125,9 +139,14 @@ struct rc_sge {
 	uint32_t length, lkey;
 };
 
+// rc_send_wr: what an opcode or the type of the QP does not use is not looked at.
 struct rc_send_wr {
 	uint64_t id, remote_addr;
-	uint32_t rkey, imm;
+	uint64_t compare_add, swap; // atomics
+	struct ibv_ah *ah;          // UD
+	uint32_t remote_qpn, remote_qkey;
+	uint32_t rkey; // the one to make invalid, too
+	uint32_t imm;
 	uint32_t inline_len; // not 0: the payload is in the QP's inline buffer
 	uint16_t num_sge;
 	uint8_t opcode, flags; // as in package verbs
@@ -138,36 +157,77 @@ struct rc_recv_wr {
 	uint32_t num_sge;
 };
 
-struct rc_qp {
-	struct ibv_qp *qp;
-	uint32_t num;
-	struct rc_qp_cap cap;
-	struct rc_send_wr *send; // RC_BATCH of them
-	struct rc_sge *send_sge; // RC_BATCH times cap.send_sge
-	uint8_t *inline_data;    // RC_BATCH times cap.max_inline
-	struct rc_recv_wr *recv;
-	struct rc_sge *recv_sge;
-};
-
-struct rc_qp_attr {
-	int state, path_mtu, timeout, retry_cnt, rnr_retry, min_rnr_timer, max_rd_atomic;
-	uint32_t dest_qp_num, sq_psn, rq_psn;
-};
-
 // rc_posted says how many requests were taken, and the errno of the first that was not.
 struct rc_posted {
 	int n, err;
 };
 
-RC_FN int rc_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct rc_cq *send_cq, struct rc_cq *recv_cq,
-		       const struct rc_qp_cap *cap, int sig_all, struct rc_qp **qp);
+// rc_rq is a receive queue: that of a QP, or one that is shared.
+struct rc_rq {
+	struct ibv_qp *qp; // one of the two
+	struct ibv_srq *srq;
+	int max_sge;
+	struct rc_recv_wr *wr; // RC_BATCH of them
+	struct rc_sge *sge;    // RC_BATCH times max_sge
+};
+
+RC_FN struct rc_posted rc_post_recv(struct rc_rq *rq, int n);
+
+// Shared receive queues.
+struct rc_srq {
+	uint64_t handle; // by which Go finds its own object
+	struct rc_rq rq;
+};
+
+struct rc_srq_attr {
+	int max_wr, max_sge, limit;
+};
+
+RC_FN int rc_create_srq(struct ibv_pd *pd, struct rc_srq_attr *attr, uint64_t handle, struct rc_srq **srq);
+RC_FN int rc_destroy_srq(struct rc_srq *srq);
+RC_FN int rc_query_srq(struct rc_srq *srq, struct rc_srq_attr *out);
+RC_FN int rc_set_srq_limit(struct rc_srq *srq, int limit);
+
+// Queue pairs.
+struct rc_qp_cap {
+	int send_wr, recv_wr, send_sge, recv_sge, max_inline;
+};
+
+struct rc_qp_init {
+	struct rc_cq *send_cq, *recv_cq;
+	struct rc_srq *srq; // may be NULL
+	struct rc_qp_cap cap;
+	int type; // as in package verbs
+	int sig_all;
+};
+
+struct rc_qp {
+	struct ibv_qp *qp;
+	uint32_t num;
+	int ud;
+	struct rc_qp_cap cap;
+	struct rc_send_wr *send; // RC_BATCH of them
+	struct rc_sge *send_sge; // RC_BATCH times cap.send_sge
+	uint8_t *inline_data;    // RC_BATCH times cap.max_inline
+	struct rc_rq rq;         // without arrays where there is an SRQ
+};
+
+struct rc_qp_attr {
+	int state, access, port, pkey_index;
+	int path_mtu; // bytes
+	int timeout, retry_cnt, rnr_retry, min_rnr_timer, max_rd_atomic, max_dest_rd_atomic;
+	int notify_drained;
+	uint32_t qkey, dest_qp_num, rq_psn, sq_psn;
+	struct rc_ah_attr ah;
+};
+
+// rc_create_qp makes the QP of a cm id, or without one (NULL) a QP that librdmacm does not know.
+RC_FN int rc_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, const struct rc_qp_init *init, struct rc_qp **qp);
 RC_FN void rc_detach_qp(struct rdma_cm_id *id); // librdmacm forgets the id's QP
 RC_FN int rc_destroy_qp(struct rc_qp *qp);
 RC_FN struct rc_posted rc_post_send(struct rc_qp *qp, int n);
-RC_FN struct rc_posted rc_post_recv(struct rc_qp *qp, int n);
 RC_FN int rc_query_qp(struct rc_qp *qp, struct rc_qp_attr *out);
-RC_FN int rc_set_qp_state(struct rc_qp *qp, int state);
-RC_FN int rc_set_min_rnr_timer(struct rc_qp *qp, int timer);
+RC_FN int rc_modify_qp(struct rc_qp *qp, const struct rc_qp_attr *attr, int mask); // of ibv_qp_attr_mask
 
 // Connections. Addresses are sockaddr_in or sockaddr_in6 in RC_ADDR bytes.
 #define RC_ADDR 28
@@ -206,6 +266,8 @@ RC_FN int rc_disconnect(struct rdma_cm_id *id);
 #include "shim_load.h"
 #include "shim_verbs.h"
 #include "shim_cq.h"
+#include "shim_post.h"
+#include "shim_srq.h"
 #include "shim_qp.h"
 #include "shim_cm.h"
 #else

@@ -3,13 +3,17 @@
 #include <arpa/inet.h>
 #include <time.h>
 
-static inline int rc_create_cq(struct ibv_context *ctx, int depth, struct rc_channel *channel, struct rc_cq **cq, int *granted)
+static inline int rc_create_cq(struct ibv_context *ctx, int depth, struct rc_channel *channel, int solicited, uint64_t handle,
+			       struct rc_cq **cq, int *granted)
 {
 	struct rc_cq *q = calloc(1, sizeof(*q));
 	if (!q)
 		return ENOMEM;
 	errno = 0;
 	q->channel = channel;
+	q->handle = handle;
+	q->solicited = solicited;
+	q->sources = ctx->device->transport_type == IBV_TRANSPORT_IB; // siw leaves them as they were
 	q->cq = rc_api.ibv_create_cq(ctx, depth, q, channel ? channel->channel : NULL, 0);
 	if (!q->cq) {
 		int err = rc_errno(1);
@@ -29,18 +33,23 @@ static inline int rc_destroy_cq(struct rc_cq *cq)
 	return err;
 }
 
-static inline void rc_copy_wc(struct rc_wc *out, const struct ibv_wc *wc)
+static inline void rc_copy_wc(struct rc_wc *out, const struct ibv_wc *wc, int sources)
 {
 	out->id = wc->wr_id;
 	out->status = wc->status;
 	out->opcode = wc->opcode & IBV_WC_RECV ? 7 + (wc->opcode & ~IBV_WC_RECV) : wc->opcode;
-	out->flags = (wc->wc_flags & IBV_WC_WITH_IMM ? 1 : 0) | (wc->wc_flags & IBV_WC_WITH_INV ? 2 : 0);
+	out->flags = (wc->wc_flags & IBV_WC_WITH_IMM ? 1 : 0) | (wc->wc_flags & IBV_WC_WITH_INV ? 2 : 0) |
+		     (wc->wc_flags & IBV_WC_GRH ? 4 : 0);
 	out->pad = 0;
 	out->byte_len = wc->byte_len;
 	out->imm = wc->wc_flags & IBV_WC_WITH_IMM ? ntohl(wc->imm_data) : 0;
 	out->inv_rkey = wc->wc_flags & IBV_WC_WITH_INV ? wc->invalidated_rkey : 0;
 	out->qp_num = wc->qp_num;
 	out->vendor_err = wc->vendor_err;
+	out->src_qp = sources ? wc->src_qp : 0;
+	out->slid = sources ? wc->slid : 0;
+	out->sl = sources ? wc->sl : 0;
+	out->path_bits = sources ? wc->dlid_path_bits : 0;
 }
 
 // rc_poll_device takes up to n (at most RC_STASH) completions from the device.
@@ -51,7 +60,7 @@ static inline int rc_poll_device(struct rc_cq *cq, struct rc_wc *out, int n)
 	if (got < 0)
 		return -EIO;
 	for (int i = 0; i < got; i++)
-		rc_copy_wc(&out[i], &wc[i]);
+		rc_copy_wc(&out[i], &wc[i], cq->sources);
 	return got;
 }
 
@@ -180,7 +189,7 @@ static inline int rc_arm(struct rc_channel *c)
 		struct rc_cq *cq = c->cqs[i];
 		if (cq->armed)
 			continue;
-		int err = ibv_req_notify_cq(cq->cq, 0);
+		int err = ibv_req_notify_cq(cq->cq, cq->solicited);
 		if (err)
 			return -rc_code(err);
 		cq->armed = 1;

@@ -13,28 +13,34 @@
 // verbs.h hides these functions behind macros of the same name.
 #undef ibv_get_device_list
 #undef ibv_query_port
-#undef ibv_reg_mr
 
 #define RC_VERBS_FUNCTIONS(X)  \
 	X(ibv_ack_async_event) \
 	X(ibv_ack_cq_events)   \
 	X(ibv_alloc_pd)        \
+	X(ibv_create_ah)       \
 	X(ibv_create_comp_channel) \
 	X(ibv_create_cq)       \
+	X(ibv_create_qp)       \
+	X(ibv_create_srq)      \
 	X(ibv_dealloc_pd)      \
 	X(ibv_dereg_mr)        \
+	X(ibv_destroy_ah)      \
 	X(ibv_destroy_comp_channel) \
 	X(ibv_destroy_cq)      \
 	X(ibv_destroy_qp)      \
+	X(ibv_destroy_srq)     \
 	X(ibv_get_async_event) \
 	X(ibv_get_cq_event)    \
 	X(ibv_get_device_name) \
 	X(ibv_modify_qp)       \
+	X(ibv_modify_srq)      \
 	X(ibv_query_device)    \
 	X(ibv_query_gid)       \
 	X(ibv_query_port)      \
 	X(ibv_query_qp)        \
-	X(ibv_reg_mr)
+	X(ibv_query_srq)       \
+	X(ibv_reg_mr_iova2)
 
 #define RC_CM_FUNCTIONS(X)     \
 	X(rdma_accept)         \

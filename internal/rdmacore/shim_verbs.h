@@ -1,4 +1,4 @@
-// Devices, protection domains and memory.
+// Devices, protection domains, memory and address handles.
 
 #include <endian.h>
 #include <fcntl.h>
@@ -45,7 +45,7 @@ static inline int rc_query_device(struct ibv_context *ctx, struct rc_device_attr
 	out->transport = ctx->device->transport_type == IBV_TRANSPORT_IB ? 1
 		       : ctx->device->transport_type == IBV_TRANSPORT_IWARP ? 2 : 0;
 	out->ports = a.phys_port_cnt;
-	out->atomics = a.atomic_cap != IBV_ATOMIC_NONE;
+	out->atomic_cap = a.atomic_cap;
 	out->max_qp = a.max_qp;
 	out->max_qp_wr = a.max_qp_wr;
 	out->max_sge = a.max_sge;
@@ -58,11 +58,20 @@ static inline int rc_query_device(struct ibv_context *ctx, struct rc_device_attr
 	out->max_qp_init_rd_atom = a.max_qp_init_rd_atom;
 	out->max_srq = a.max_srq;
 	out->max_srq_wr = a.max_srq_wr;
+	out->max_srq_sge = a.max_srq_sge;
 	out->max_ah = a.max_ah;
 	return 0;
 }
 
 static inline int rc_mtu_bytes(int mtu) { return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? 128 << mtu : 0; }
+
+static inline enum ibv_mtu rc_mtu(int bytes)
+{
+	int mtu = IBV_MTU_256;
+	while (mtu < IBV_MTU_4096 && rc_mtu_bytes(mtu) < bytes)
+		mtu++;
+	return mtu;
+}
 
 static inline int rc_query_port(struct ibv_context *ctx, int port, struct rc_port_attr *out)
 {
@@ -100,6 +109,8 @@ static inline int rc_query_gid(struct ibv_context *ctx, int port, int index, uin
 
 static inline int rc_async_fd(struct ibv_context *ctx) { return rc_nonblock(ctx->async_fd) ? -1 : ctx->async_fd; }
 
+// An object of an event stays until the event is acknowledged, and destroying it waits for that: what is needed of it is read before, and
+// the event is acknowledged at once.
 static inline int rc_get_async_event(struct ibv_context *ctx, struct rc_async_event *out)
 {
 	struct ibv_async_event ev;
@@ -109,6 +120,7 @@ static inline int rc_get_async_event(struct ibv_context *ctx, struct rc_async_ev
 	out->type = ev.event_type;
 	out->port = 0;
 	out->qp_num = 0;
+	out->object = 0;
 	switch (ev.event_type) {
 	case IBV_EVENT_QP_FATAL:
 	case IBV_EVENT_QP_REQ_ERR:
@@ -129,6 +141,13 @@ static inline int rc_get_async_event(struct ibv_context *ctx, struct rc_async_ev
 	case IBV_EVENT_GID_CHANGE:
 		out->port = ev.element.port_num;
 		break;
+	case IBV_EVENT_CQ_ERR:
+		out->object = ((struct rc_cq *)ev.element.cq->cq_context)->handle;
+		break;
+	case IBV_EVENT_SRQ_ERR:
+	case IBV_EVENT_SRQ_LIMIT_REACHED:
+		out->object = ((struct rc_srq *)ev.element.srq->srq_context)->handle;
+		break;
 	default:
 		break;
 	}
@@ -145,11 +164,11 @@ static inline int rc_alloc_pd(struct ibv_context *ctx, struct ibv_pd **pd)
 
 static inline int rc_dealloc_pd(struct ibv_pd *pd) { return rc_code(rc_api.ibv_dealloc_pd(pd)); }
 
-static inline int rc_reg_mr(struct ibv_pd *pd, void *addr, size_t size, int access, struct ibv_mr **mr, uint32_t *lkey,
-			    uint32_t *rkey)
+static inline int rc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t size, uint64_t iova, int access, struct ibv_mr **mr,
+			    uint32_t *lkey, uint32_t *rkey)
 {
 	errno = 0;
-	*mr = rc_api.ibv_reg_mr(pd, addr, size, access);
+	*mr = rc_api.ibv_reg_mr_iova2(pd, (void *)addr, size, iova, access);
 	if (!*mr)
 		return rc_errno(1);
 	*lkey = (*mr)->lkey;
@@ -158,3 +177,54 @@ static inline int rc_reg_mr(struct ibv_pd *pd, void *addr, size_t size, int acce
 }
 
 static inline int rc_dereg_mr(struct ibv_mr *mr) { return rc_code(rc_api.ibv_dereg_mr(mr)); }
+
+static inline struct ibv_ah_attr rc_to_ah_attr(const struct rc_ah_attr *in)
+{
+	struct ibv_ah_attr a = {
+		.dlid = in->lid,
+		.sl = in->sl,
+		.src_path_bits = in->src_path_bits,
+		.static_rate = in->static_rate,
+		.is_global = in->global,
+		.port_num = in->port,
+	};
+	if (in->global) {
+		memcpy(a.grh.dgid.raw, in->gid, sizeof(in->gid));
+		a.grh.flow_label = in->flow_label;
+		a.grh.sgid_index = in->gid_index;
+		a.grh.hop_limit = in->hop_limit;
+		a.grh.traffic_class = in->traffic_class;
+	}
+	return a;
+}
+
+static inline struct rc_ah_attr rc_from_ah_attr(const struct ibv_ah_attr *a)
+{
+	struct rc_ah_attr out = {
+		.lid = a->dlid,
+		.port = a->port_num,
+		.sl = a->sl,
+		.src_path_bits = a->src_path_bits,
+		.static_rate = a->static_rate,
+		.global = a->is_global,
+	};
+	if (a->is_global) {
+		memcpy(out.gid, a->grh.dgid.raw, sizeof(out.gid));
+		out.flow_label = a->grh.flow_label;
+		out.gid_index = a->grh.sgid_index;
+		out.hop_limit = a->grh.hop_limit;
+		out.traffic_class = a->grh.traffic_class;
+	}
+	return out;
+}
+
+static inline int rc_create_ah(struct ibv_pd *pd, const struct rc_ah_attr *attr, struct ibv_ah **ah)
+{
+	struct ibv_ah_attr a = rc_to_ah_attr(attr);
+
+	errno = 0;
+	*ah = rc_api.ibv_create_ah(pd, &a);
+	return rc_errno(!*ah);
+}
+
+static inline int rc_destroy_ah(struct ibv_ah *ah) { return rc_code(rc_api.ibv_destroy_ah(ah)); }

@@ -15,14 +15,16 @@ const (
 	siwPlugSize = 32768 // entries of 32 bytes: 1 MiB, of which nothing is touched
 )
 
+func (d *device) isSiw() bool { return d.attr.VendorID == siwVendor }
+
 // plugSiw makes that CQ before any other on the device. Without it things work for a while, so a failure is none.
 func (d *device) plugSiw() {
-	if d.attr.VendorID != siwVendor {
+	if !d.isSiw() {
 		return
 	}
 	d.plugOnce.Do(func() {
 		var granted C.int
-		C.rc_create_cq(d.ctx, siwPlugSize, nil, &d.plug, &granted)
+		C.rc_create_cq(d.ctx, siwPlugSize, nil, 0, 0, &d.plug, &granted)
 	})
 }
 

@@ -7,19 +7,63 @@ import (
 	"github.com/rconn/rdma/verbs"
 )
 
-// checkQPOptions refuses what the device cannot do, by name, and fills in what was left out.
-func checkQPOptions(device string, attr *verbs.DeviceAttr, o *verbs.QPOptions) error {
-	if o.Type != verbs.RC {
-		return &verbs.UnsupportedError{Device: device, What: fmt.Sprintf("a %v queue pair yet", o.Type)}
+// The opcodes of the types of QP, and those that have things in common.
+var (
+	udOps = verbs.Opcodes(verbs.OpSend, verbs.OpSendWithImm)
+	ucOps = udOps | verbs.Opcodes(verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm)
+
+	atomics   = verbs.Opcodes(verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd)
+	answered  = atomics | verbs.Opcodes(verbs.OpRDMARead)
+	inlinable = ucOps
+)
+
+// typeOps are the opcodes that a type of QP has.
+func typeOps(t verbs.QPType) verbs.OpcodeSet {
+	switch t {
+	case verbs.UD:
+		return udOps
+	case verbs.UC:
+		return ucOps
 	}
+	return ^verbs.OpcodeSet(0)
+}
+
+// noOpcode is the refusal of an opcode that the device, or else the type of QP, does not have.
+func noOpcode(device string, t verbs.QPType, has verbs.OpcodeSet, op verbs.Opcode) error {
+	what := op.String()
+	if has.Has(op) {
+		what += fmt.Sprintf(" on a %v queue pair", t)
+	}
+	return &verbs.UnsupportedError{Device: device, What: what}
+}
+
+var (
+	errNotConnected = fmt.Errorf("%w: PostSend before the connection is made", syscall.EINVAL)
+	errReset        = fmt.Errorf("%w: PostRecv before the queue pair is in the state INIT", syscall.EINVAL)
+	errHasSRQ       = fmt.Errorf("%w: PostRecv on a queue pair with a shared receive queue: post to that", syscall.EINVAL)
+	errOtherPD      = fmt.Errorf("%w: the objects are of different protection domains", syscall.EINVAL)
+	errNoAH         = fmt.Errorf("%w: a request of a UD queue pair without an address handle", syscall.EINVAL)
+
+	// errNoReads is said here because Linux's Soft-RoCE lets such a request wait for ever.
+	errNoReads = fmt.Errorf("%w: a READ or atomic on a queue pair whose initiator depth is 0 (cm.ConnParam.InitiatorDepth, "+
+		"verbs.QPAttr.MaxRdAtomic)", syscall.EINVAL)
+)
+
+// checkQPOptions refuses sizes that the device does not have, by name, and fills in what was left out.
+func checkQPOptions(attr *verbs.DeviceAttr, o *verbs.QPOptions) error {
 	c := &o.Cap
+	if o.SRQ != nil {
+		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
+	}
 	for _, n := range []int{c.MaxSendWR, c.MaxRecvWR, c.MaxSendSGE, c.MaxRecvSGE, c.MaxInline} {
 		if n < 0 {
 			return fmt.Errorf("%w: negative queue pair capability", syscall.EINVAL)
 		}
 	}
 	c.MaxSendSGE = max(c.MaxSendSGE, 1)
-	c.MaxRecvSGE = max(c.MaxRecvSGE, 1)
+	if o.SRQ == nil {
+		c.MaxRecvSGE = max(c.MaxRecvSGE, 1)
+	}
 	for _, l := range []struct {
 		what     string
 		got, max int
@@ -37,35 +81,71 @@ func checkQPOptions(device string, attr *verbs.DeviceAttr, o *verbs.QPOptions) e
 	return nil
 }
 
-// checkModify refuses what cannot be written. Not every device would.
-func checkModify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+// checkSRQOptions does the same for a shared receive queue.
+func checkSRQOptions(device string, attr *verbs.DeviceAttr, o *verbs.SRQOptions) error {
 	switch {
-	case mask&^(verbs.AttrState|verbs.AttrMinRNRTimer) != 0:
-		return fmt.Errorf("%w: an attribute that cannot be written", syscall.EINVAL)
-	case mask&verbs.AttrMinRNRTimer != 0 && attr.MinRNRTimer > maxRNRTimer:
-		return &verbs.LimitError{What: "RNR timer", Got: uint64(attr.MinRNRTimer), Max: maxRNRTimer}
+	case attr.MaxSRQ == 0:
+		return &verbs.UnsupportedError{Device: device, What: "shared receive queues"}
+	case o.MaxWR < 1 || o.MaxSGE < 0:
+		return fmt.Errorf("%w: a shared receive queue of %d entries of %d pieces", syscall.EINVAL, o.MaxWR, o.MaxSGE)
+	case o.MaxWR > attr.MaxSRQWR:
+		return &verbs.LimitError{What: "entries of a shared receive queue", Got: uint64(o.MaxWR), Max: uint64(attr.MaxSRQWR)}
+	case o.MaxSGE > attr.MaxSRQSGE:
+		return &verbs.LimitError{
+			What: "scatter/gather entries of a receive of a shared receive queue", Got: uint64(o.MaxSGE), Max: uint64(attr.MaxSRQSGE),
+		}
 	}
+	o.MaxSGE = max(o.MaxSGE, 1)
 	return nil
 }
 
 // maxInline bounds the buffer that a QP has for inline payload. No device takes as much.
 const maxInline = 4096
 
-// checkSend refuses a request that the QP cannot take. The device would, too, but not by name.
-func checkSend(device string, ops verbs.OpcodeSet, limits *verbs.QPCap, wr *verbs.SendWR) error {
-	if !ops.Has(wr.Opcode) {
-		return &verbs.UnsupportedError{Device: device, What: wr.Opcode.String()}
-	}
+// checkSend refuses a request that the QP cannot take, but for its opcode. The device would, too, but not by name.
+func checkSend(limits *verbs.QPCap, readSGE int, wr *verbs.SendWR) error {
 	if n := len(wr.Inline); n > 0 {
-		if wr.Opcode == verbs.OpRDMARead {
-			return fmt.Errorf("%w: a READ has no inline payload", syscall.EINVAL)
+		if !inlinable.Has(wr.Opcode) {
+			return fmt.Errorf("%w: %v has no inline payload", syscall.EINVAL, wr.Opcode)
 		}
 		if n > limits.MaxInline {
 			return &verbs.LimitError{What: "bytes of inline payload", Got: uint64(n), Max: uint64(limits.MaxInline)}
 		}
 		return nil
 	}
-	return checkSGL(len(wr.SGL), limits.MaxSendSGE)
+	limit := limits.MaxSendSGE
+	if answered.Has(wr.Opcode) && readSGE > 0 {
+		limit = min(limit, readSGE)
+	}
+	if err := checkSGL(len(wr.SGL), limit); err != nil || !atomics.Has(wr.Opcode) {
+		return err
+	}
+	return checkAtomic(wr)
+}
+
+// checkAtomic is for libraries that print something before they refuse such a request.
+func checkAtomic(wr *verbs.SendWR) error {
+	switch {
+	case wr.RemoteAddr%8 != 0:
+		return fmt.Errorf("%w: the address of an atomic, %#x, is not a multiple of 8", syscall.EINVAL, wr.RemoteAddr)
+	case len(wr.SGL) != 1 || wr.SGL[0].Length != 8:
+		return fmt.Errorf("%w: the result of an atomic goes to one piece of 8 bytes", syscall.EINVAL)
+	}
+	return nil
+}
+
+// checkDatagram refuses payload that does not fit in one packet. The device would drop it without a word (IBTA C10-93.1.1).
+func checkDatagram(wr *verbs.SendWR, mtu int) error {
+	n := uint64(len(wr.Inline))
+	if n == 0 {
+		for i := range wr.SGL {
+			n += uint64(wr.SGL[i].Length)
+		}
+	}
+	if n > uint64(mtu) {
+		return &verbs.LimitError{What: "bytes of a UD message", Got: n, Max: uint64(mtu)}
+	}
+	return nil
 }
 
 func checkSGL(n, limit int) error {

@@ -1,0 +1,25 @@
+package rdmacore
+
+import "github.com/rconn/rdma/verbs"
+
+// capabilities are what a device is taken to have. There is no call that asks for opcodes.
+//
+// SEND with invalidate is left out: on InfiniBand it is for memory windows and the kernel's own regions, and what Linux's soft-iWARP has
+// of it does not tell the receiver which key it was.
+func capabilities(attr *verbs.DeviceAttr) verbs.Capabilities {
+	send := verbs.Opcodes(verbs.OpSend, verbs.OpRDMAWrite, verbs.OpRDMARead)
+	if attr.Atomic != verbs.AtomicNone {
+		send |= atomics
+	}
+	if attr.Transport == verbs.TransportIWARP {
+		return verbs.Capabilities{Send: send}
+	}
+	c := verbs.Capabilities{
+		Send: send | verbs.Opcodes(verbs.OpSendWithImm, verbs.OpRDMAWriteWithImm),
+		RNR:  true, WriteAcked: true, LocksMemory: true,
+	}
+	if attr.Transport == verbs.TransportIB {
+		c.QPTypes = verbs.QPTypes(verbs.RC, verbs.UC, verbs.UD)
+	}
+	return c
+}
