@@ -182,36 +182,6 @@ func (s *suite) atomicMisaligned(t *testing.T) {
 	}
 }
 
-// atomicAccess reaches for memory of the peer that it may not have.
-func (s *suite) atomicAccess(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		access verbs.Access
-		change func(wr *verbs.SendWR)
-	}{
-		{"no access", allAccess, func(*verbs.SendWR) {}},
-		{"wrong key", allAccess | verbs.AccessRemoteAtomic, func(wr *verbs.SendWR) { wr.RKey ^= 0x5a5a00 }},
-		{"past the end", allAccess | verbs.AccessRemoteAtomic, func(wr *verbs.SendWR) { wr.RemoteAddr += 4096 }},
-		{"below", allAccess | verbs.AccessRemoteAtomic, func(wr *verbs.SendWR) { wr.RemoteAddr -= 8 }},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			for _, swap := range []bool{false, true} {
-				a, b := s.pair(t, size{recvs: 1})
-				mr := b.region(4096, c.access)
-				wr := a.fetchAndAdd(1, 0, mr, 0, 1)
-				if swap {
-					wr = a.cmpAndSwp(1, 0, mr, 0, 0, 1)
-				}
-				c.change(&wr)
-				a.post(wr)
-				s.requireRefused(t, a, b, verbs.StatusRemAccessErr)
-				require.Equal(t, make([]byte, 4096), mr.Bytes())
-				require.Equal(t, make([]byte, 8), a.mr.Bytes()[:8])
-			}
-		})
-	}
-}
-
 // atomicResult has no good place for the old value.
 func (s *suite) atomicResult(t *testing.T) {
 	for name, sgl := range map[string]func(a *side) []verbs.SGE{

@@ -1,6 +1,7 @@
 package verbstest
 
 import (
+	"errors"
 	"syscall"
 	"testing"
 
@@ -41,6 +42,13 @@ func (s *suite) attributes(t *testing.T) {
 	}
 	require.Equal(t, ib, a.Caps.RNR)
 	require.Equal(t, ib, a.Caps.WriteAcked)
+
+	require.Equal(t, a.MaxSRQ > 0, a.MaxSRQWR > 0)
+	require.Equal(t, a.MaxSRQ > 0, a.MaxSRQSGE > 0)
+	require.Equal(t, a.Caps.QPTypes.Has(verbs.UD), a.MaxAH > 0)
+	require.Equal(t, a.Caps.Send.Has(verbs.OpAtomicFetchAndAdd), a.Atomic != verbs.AtomicNone)
+	require.Equal(t, a.Caps.Send.Has(verbs.OpAtomicFetchAndAdd), a.Caps.Send.Has(verbs.OpAtomicCmpAndSwp))
+	require.Contains(t, []verbs.AtomicCap{verbs.AtomicNone, verbs.AtomicHCA, verbs.AtomicGlob}, a.Atomic)
 }
 
 func (s *suite) ports(t *testing.T) {
@@ -57,12 +65,32 @@ func (s *suite) ports(t *testing.T) {
 		require.Error(t, err, "port %d", num)
 	}
 
+	require.Contains(t, []verbs.LinkLayer{verbs.LinkInfiniBand, verbs.LinkEthernet}, p.Link)
+	if d.Attr().Transport == verbs.TransportIB {
+		require.Contains(t, []int{256, 512, 1024, 2048, 4096}, p.MTU)
+		require.Contains(t, []int{256, 512, 1024, 2048, 4096}, p.MaxMTU)
+	}
+
 	gid, err := d.GID(1, 0)
 	require.NoError(t, err)
 	require.False(t, gid.IsZero())
-	for _, index := range []int{-1, p.GIDs, 1 << 20} {
+	for index := range p.GIDs {
 		_, err = d.GID(1, index)
-		require.ErrorIs(t, err, syscall.EINVAL, "GID %d", index)
+		require.NoError(t, err)
+		typ, err := d.GIDType(1, index)
+		require.NoError(t, err)
+		require.Contains(t, []verbs.GIDType{verbs.GIDTypeIB, verbs.GIDTypeRoCEv1, verbs.GIDTypeRoCEv2}, typ)
+		if gid, _ = d.GID(1, index); !gid.IsZero() && d.Attr().Transport == verbs.TransportIB {
+			require.Equal(t, p.Link == verbs.LinkEthernet, typ != verbs.GIDTypeIB, "entry %d is of type %v", index, typ)
+		}
+	}
+	for _, entry := range []struct{ port, index int }{
+		{1, -1}, {1, p.GIDs}, {1, 1 << 20}, {0, 0}, {-1, 0}, {d.Attr().Ports + 1, 0},
+	} {
+		_, err = d.GID(entry.port, entry.index)
+		require.ErrorIs(t, err, syscall.EINVAL, "%+v", entry)
+		_, err = d.GIDType(entry.port, entry.index)
+		require.ErrorIs(t, err, syscall.EINVAL, "%+v", entry)
 	}
 }
 
@@ -70,4 +98,37 @@ func (s *suite) watch(t *testing.T) {
 	stop := s.device(t).Watch(func(verbs.AsyncEvent) {})
 	stop()
 	stop()
+}
+
+// missingObjects asks for the objects that the device does not have.
+func (s *suite) missingObjects(t *testing.T) {
+	d := s.device(t)
+	attr := d.Attr()
+	e := s.equipped(t, d, size{}.orDefaults())
+	for _, typ := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
+		if !attr.Caps.QPTypes.Has(typ) {
+			o := e.options(size{}.orDefaults())
+			o.Type = typ
+			_, err := e.pd.CreateQP(o)
+			requireUnsupported(t, d, err)
+		}
+	}
+	if attr.MaxSRQ == 0 {
+		_, err := e.pd.CreateSRQ(verbs.SRQOptions{MaxWR: 4})
+		requireUnsupported(t, d, err)
+	}
+	if attr.MaxAH == 0 {
+		_, err := e.pd.CreateAH(verbs.AHAttr{Port: 1})
+		requireUnsupported(t, d, err)
+	}
+}
+
+// requireUnsupported expects an error that says which device does not have what.
+func requireUnsupported(t *testing.T, d verbs.Device, err error) {
+	t.Helper()
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	u, ok := errors.AsType[*verbs.UnsupportedError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, d.Name(), u.Device)
+	require.NotEmpty(t, u.What)
 }

@@ -1,6 +1,8 @@
 package verbstest
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -8,81 +10,128 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// remoteAccess reaches for memory of the peer that it may not have. Nothing must come of it but an error.
-func (s *suite) remoteAccess(t *testing.T) {
-	with := func(change func(wr *verbs.SendWR, b *side)) func(a, b *side) verbs.SendWR {
-		return func(a, b *side) verbs.SendWR {
-			wr := a.writeWR(1, a.sge(0, 64), b, 0)
-			change(&wr, b)
-			return wr
+// reach is an operation that reaches for the peer's memory.
+type reach struct {
+	op     verbs.Opcode
+	access verbs.Access // what it needs there
+	n      int          // bytes that it moves
+}
+
+var reaches = []reach{
+	{verbs.OpRDMAWrite, verbs.AccessRemoteWrite, 64},
+	{verbs.OpRDMAWriteWithImm, verbs.AccessRemoteWrite, 64},
+	{verbs.OpRDMARead, verbs.AccessRemoteRead, 64},
+	{verbs.OpAtomicFetchAndAdd, verbs.AccessRemoteAtomic, 8},
+	{verbs.OpAtomicCmpAndSwp, verbs.AccessRemoteAtomic, 8},
+}
+
+// wr is a signaled work request on the begin of a region. An atomic changes a word that is 0.
+func (r reach) wr(a *side, mr verbs.MR) verbs.SendWR {
+	wr := at(verbs.SendWR{ID: 1, Opcode: r.op, Flags: verbs.Signaled, SGL: a.sge(0, r.n)}, mr, 0)
+	switch r.op {
+	case verbs.OpAtomicFetchAndAdd:
+		wr.CompareAdd = 1
+	case verbs.OpAtomicCmpAndSwp:
+		wr.Swap = 1
+	}
+	return wr
+}
+
+// step is the smallest distance between two places that the operation may work on.
+func (r reach) step() uint64 {
+	if atomically(r.op) {
+		return atomicSize
+	}
+	return 1
+}
+
+// everyAccess is what peers may have at most.
+const everyAccess = allAccess | verbs.AccessRemoteAtomic
+
+// stranger is memory of a PD that no QP is of. Make it before the connection, so that it is closed after it.
+func (s *suite) stranger(t *testing.T, d verbs.Device) verbs.MR {
+	t.Helper()
+	pd, err := d.AllocPD()
+	require.NoError(t, err)
+	mr, err := pd.AllocMR(4096, everyAccess)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, mr.Close()); require.NoError(t, pd.Close()) })
+	return mr
+}
+
+// remoteMemory reaches for memory of the peer that it may not have, by every operation. Nothing must come of it but an error.
+func (s *suite) remoteMemory(t *testing.T) {
+	caps := s.common(t).Caps
+	for _, c := range []struct {
+		name   string
+		access func(reach) verbs.Access // of the region; nil: every
+		change func(r reach, wr *verbs.SendWR, mr, stranger verbs.MR)
+	}{
+		{"no access", func(r reach) verbs.Access { return everyAccess &^ r.access }, nil},
+		{"wrong key", nil, func(_ reach, wr *verbs.SendWR, _, _ verbs.MR) { wr.RKey ^= 0x5a5a00 }},
+		{"below", nil, func(r reach, wr *verbs.SendWR, _, _ verbs.MR) { wr.RemoteAddr -= r.step() }},
+		{"past the end", nil, func(r reach, wr *verbs.SendWR, _, _ verbs.MR) { wr.RemoteAddr += 4096 - uint64(r.n) + r.step() }},
+		{"wrap", nil, func(r reach, wr *verbs.SendWR, _, _ verbs.MR) { wr.RemoteAddr = -max(r.step(), uint64(r.n)/2) }},
+		{"another PD", nil, func(_ reach, wr *verbs.SendWR, _, stranger verbs.MR) { *wr = at(*wr, stranger, 0) }},
+		{"freed", nil, func(_ reach, _ *verbs.SendWR, mr, _ verbs.MR) { _ = mr.Close() }},
+	} {
+		for _, r := range reaches {
+			if !caps.Send.Has(r.op) || c.name == "no access" && r.op == verbs.OpRDMARead && s.ReadUnchecked {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/%v", c.name, r.op), func(t *testing.T) {
+				stranger := s.stranger(t, s.peerDevice(t))
+				a, b := s.pair(t, size{recvs: 1})
+				access := verbs.Access(everyAccess)
+				if c.access != nil {
+					access = c.access(r)
+				}
+				mr := b.region(4096, access)
+				before := string(b.mr.Bytes())
+				fill(a.mr.Bytes()[:64], 9)
+				own := string(a.mr.Bytes())
+				wr := r.wr(a, mr)
+				if c.change != nil {
+					c.change(r, &wr, mr, stranger)
+				}
+				a.post(wr)
+				s.requireNoReach(t, a, b, r.op)
+				require.Equal(t, before, string(b.mr.Bytes()))
+				require.Equal(t, own, string(a.mr.Bytes()))
+				require.Equal(t, make([]byte, 4096), stranger.Bytes())
+				if c.name != "freed" {
+					require.Equal(t, make([]byte, 4096), mr.Bytes())
+				}
+			})
 		}
 	}
-	for _, c := range []struct {
-		name string
-		wr   func(a, b *side) verbs.SendWR
-	}{
-		{"wrong key", with(func(wr *verbs.SendWR, b *side) { wr.RKey ^= 0x5a5a00 })},
-		{"below", with(func(wr *verbs.SendWR, b *side) { wr.RemoteAddr -= 32 })},
-		{"past the end", with(func(wr *verbs.SendWR, b *side) { wr.RemoteAddr += uint64(len(b.mr.Bytes())) - 63 })},
-		{"far away", with(func(wr *verbs.SendWR, b *side) { wr.RemoteAddr = ^uint64(0) - 31 })},
-		{"no write", with(func(wr *verbs.SendWR, b *side) {
-			*wr = at(*wr, b.region(4096, verbs.AccessLocalWrite|verbs.AccessRemoteRead), 0)
-		})},
-		{"no read", with(func(wr *verbs.SendWR, b *side) {
-			wr.Opcode = verbs.OpRDMARead
-			*wr = at(*wr, b.region(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite), 0)
-		})},
-		{"read by a wrong key", with(func(wr *verbs.SendWR, b *side) {
-			wr.Opcode = verbs.OpRDMARead
-			wr.RKey ^= 0x5a5a00
-		})},
-		{"read past the end", with(func(wr *verbs.SendWR, b *side) {
-			wr.Opcode = verbs.OpRDMARead
-			wr.RemoteAddr += uint64(len(b.mr.Bytes())) - 63
-		})},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if c.name == "no read" && s.ReadUnchecked {
-				return
-			}
-			a, b := s.pair(t, size{recvs: 1})
-			before := string(b.mr.Bytes())
-			own := string(a.mr.Bytes()[1024:])
-			fill(a.mr.Bytes()[:64], 9)
-			wr := c.wr(a, b)
-			a.post(wr)
-			if s.ReadUnchecked && wr.Opcode == verbs.OpRDMARead {
-				// The kernel's soft-iWARP may not even end the connection.
-				time.Sleep(100 * time.Millisecond)
-				require.NoError(t, a.poll())
-				for _, wc := range a.sends {
-					require.Error(t, wc.Err())
-				}
-			} else if wr.Opcode == verbs.OpRDMARead {
-				s.requireRefused(t, a, b, verbs.StatusRemAccessErr)
-			} else {
-				s.requireBroken(t, a, b, verbs.StatusRemAccessErr)
-			}
-			require.Equal(t, before, string(b.mr.Bytes()))
-			require.Equal(t, own, string(a.mr.Bytes()[1024:]))
-		})
-	}
+}
 
-	t.Run("another PD", func(t *testing.T) {
-		a, b := s.pair(t, size{recvs: 1})
-		pd, err := b.dev.AllocPD()
-		require.NoError(t, err)
-		mr, err := pd.AllocMR(4096, allAccess)
-		require.NoError(t, err)
-		fill(a.mr.Bytes()[:64], 9)
-		wr := a.writeWR(1, a.sge(0, 64), b, 0)
-		wr.RemoteAddr, wr.RKey = mr.Addr(), mr.RKey()
-		a.post(wr)
+// requireNoReach expects that a's request 1 was refused because of the memory. Each side has receive 0 posted.
+func (s *suite) requireNoReach(t *testing.T, a, b *side, op verbs.Opcode) {
+	t.Helper()
+	switch {
+	case op == verbs.OpRDMARead && s.ReadUnchecked:
+		// The kernel's soft-iWARP may not even end the connection.
+		time.Sleep(100 * time.Millisecond)
+		require.NoError(t, a.poll())
+		for _, wc := range a.sends {
+			require.Error(t, wc.Err())
+		}
+	case brings(op):
+		s.requireRefused(t, a, b, verbs.StatusRemAccessErr)
+	case op == verbs.OpRDMAWriteWithImm:
+		// Some devices flush the receive, some say what was wrong.
+		s.requireToldOfRefusal(t, a, b, verbs.StatusRemAccessErr)
+		for _, e := range []*side{a, b} {
+			wc := e.nextRecv()
+			require.NotEqual(t, verbs.StatusSuccess, wc.Status)
+			require.EqualValues(t, 0, wc.ID)
+			e.inError()
+		}
+	default:
 		s.requireBroken(t, a, b, verbs.StatusRemAccessErr)
-		require.Equal(t, make([]byte, 4096), mr.Bytes())
-		require.NoError(t, mr.Close())
-		require.NoError(t, pd.Close())
-	})
+	}
 }
 
 // requireBroken expects a's request 1 to have been refused by the peer's device, with one of the statuses. InfiniBand tells by its status;
@@ -147,42 +196,118 @@ func (e *side) inError() {
 	}
 }
 
-// localAccess names memory of its own that it may not use. Devices differ in how they say it, at the post or by a completion.
-func (s *suite) localAccess(t *testing.T) {
-	fails := func(t *testing.T, e *side, wr verbs.SendWR) {
-		t.Helper()
-		n, err := e.qp.PostSend([]verbs.SendWR{wr})
-		if err != nil {
-			require.Zero(t, n)
-			return
+// badPieces are entries of n bytes that name memory of this side that may not be used.
+var badPieces = []struct {
+	name  string
+	piece func(e *side, stranger verbs.MR, n int) verbs.SGE
+}{
+	{"wrong key", func(e *side, _ verbs.MR, n int) verbs.SGE {
+		sge := e.sge(0, n)[0]
+		sge.LKey ^= 0x5a5a00
+		return sge
+	}},
+	{"below", func(e *side, _ verbs.MR, n int) verbs.SGE { return e.sge(-1, n)[0] }},
+	{"past the end", func(e *side, _ verbs.MR, n int) verbs.SGE { return e.sge(len(e.mr.Bytes())-n+1, n)[0] }},
+	{"wrap", func(e *side, _ verbs.MR, n int) verbs.SGE {
+		return verbs.SGE{Addr: -uint64(n / 2), Length: uint32(n), LKey: e.mr.LKey()}
+	}},
+	{"another PD", func(_ *side, stranger verbs.MR, n int) verbs.SGE { return piece(stranger, 0, n) }},
+	{"freed", func(e *side, _ verbs.MR, n int) verbs.SGE {
+		mr := e.region(4096, everyAccess)
+		sge := piece(mr, 0, n)
+		require.NoError(e.t, mr.Close())
+		return sge
+	}},
+}
+
+// piece is an entry for a part of a region.
+func piece(mr verbs.MR, off, n int) verbs.SGE {
+	return verbs.SGE{Addr: mr.Addr() + uint64(off), Length: uint32(n), LKey: mr.LKey()}
+}
+
+// localMemory names memory of its own that it may not use. Devices differ in how they say it, at the post or by a completion.
+func (s *suite) localMemory(t *testing.T) {
+	caps := s.common(t).Caps
+	for _, c := range badPieces {
+		for _, r := range append(slices.Clone(reaches), reach{verbs.OpSend, 0, 64}) {
+			if !caps.Send.Has(r.op) || r.op == verbs.OpRDMAWriteWithImm || r.op == verbs.OpAtomicCmpAndSwp {
+				continue // as WRITE and as fetch-and-add
+			}
+			t.Run(fmt.Sprintf("%s/%v", c.name, r.op), func(t *testing.T) {
+				stranger := s.stranger(t, s.device(t))
+				a, b := s.pair(t, size{})
+				mr := b.region(4096, everyAccess)
+				fill(mr.Bytes()[8:], 1)
+				before := string(mr.Bytes())
+				wr := r.wr(a, mr)
+				wr.SGL = []verbs.SGE{c.piece(a, stranger, r.n)}
+				if brings(r.op) {
+					a.neverSucceeds(wr)
+					require.Equal(t, make([]byte, 4096), stranger.Bytes())
+					return
+				}
+				a.failsHere(wr)
+				require.Equal(t, before, string(mr.Bytes()))
+			})
 		}
-		wc := e.nextSend()
-		require.Contains(t, []verbs.Status{
-			verbs.StatusLocProtErr, verbs.StatusLocQPOpErr, verbs.StatusLocAccessErr, verbs.StatusLocLenErr, verbs.StatusGeneralErr,
-		}, wc.Status)
-		require.Equal(t, wr.ID, wc.ID)
 	}
-	t.Run("wrong key", func(t *testing.T) {
-		a, b := s.pair(t, size{})
-		sgl := a.sge(0, 64)
-		sgl[0].LKey ^= 0x5a5a00
-		fails(t, a, a.writeWR(1, sgl, b, 0))
-	})
-	t.Run("past the end", func(t *testing.T) {
-		a, b := s.pair(t, size{})
-		fails(t, a, a.writeWR(1, a.sge(len(a.mr.Bytes())-63, 64), b, 0))
-	})
-	t.Run("another PD", func(t *testing.T) {
-		a, b := s.pair(t, size{})
-		pd, err := a.dev.AllocPD()
-		require.NoError(t, err)
-		mr, err := pd.AllocMR(4096, allAccess)
-		require.NoError(t, err)
-		fails(t, a, a.writeWR(1, []verbs.SGE{{Addr: mr.Addr(), Length: 64, LKey: mr.LKey()}}, b, 0))
-		require.NoError(t, a.qp.Close())
-		require.NoError(t, mr.Close())
-		require.NoError(t, pd.Close())
-	})
+}
+
+// failsHere posts a SEND or WRITE of memory that this side may not use.
+func (e *side) failsHere(wr verbs.SendWR) {
+	e.t.Helper()
+	n, err := e.qp.PostSend([]verbs.SendWR{wr})
+	if err != nil {
+		require.Zero(e.t, n)
+		return
+	}
+	wc := e.nextSend()
+	require.Contains(e.t, []verbs.Status{
+		verbs.StatusLocProtErr, verbs.StatusLocQPOpErr, verbs.StatusLocAccessErr, verbs.StatusLocLenErr, verbs.StatusGeneralErr,
+	}, wc.Status)
+	require.Equal(e.t, wr.ID, wc.ID)
+}
+
+// receiveMemory has receives name memory that may not be used. The message comes to nothing.
+func (s *suite) receiveMemory(t *testing.T) {
+	cases := slices.Clone(badPieces)
+	add := func(name string, access verbs.Access) {
+		c := badPieces[0]
+		c.name = name
+		c.piece = func(e *side, _ verbs.MR, n int) verbs.SGE { return piece(e.region(4096, access), 0, n) }
+		cases = append(cases, c)
+	}
+	const freedMeanwhile = "freed meanwhile"
+	add("no access", verbs.AccessRemoteRead)
+	add(freedMeanwhile, everyAccess)
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			stranger := s.stranger(t, s.peerDevice(t))
+			a, b := s.pair(t, size{})
+			sge := c.piece(b, stranger, 64)
+			n, err := b.qp.PostRecv([]verbs.RecvWR{{ID: 5, SGL: []verbs.SGE{sge}}})
+			if err != nil {
+				require.Zero(t, n)
+				return
+			}
+			before := string(b.mr.Bytes())
+			if c.name == freedMeanwhile {
+				require.NoError(t, b.regions[0].Close())
+			}
+			fill(a.mr.Bytes()[:64], 1)
+			a.post(sendWR(1, a.sge(0, 64)))
+			wc := b.nextRecv()
+			require.NotEqual(t, verbs.StatusSuccess, wc.Status)
+			require.EqualValues(t, 5, wc.ID)
+			if a.iwarp() {
+				a.disconnected()
+			} else {
+				require.NotEqual(t, verbs.StatusSuccess, a.nextSend().Status)
+			}
+			require.Equal(t, before, string(b.mr.Bytes()))
+			require.Equal(t, make([]byte, 4096), stranger.Bytes())
+		})
+	}
 }
 
 // shortReceive sends more than the receive takes.

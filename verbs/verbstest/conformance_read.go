@@ -25,7 +25,7 @@ func (s *suite) pairOfDepth(t *testing.T, depth uint8, z size) (a, b *side) {
 	t.Helper()
 	p := param()
 	p.InitiatorDepth, p.ResponderResources = depth, depth
-	return s.connectAs(t, s.listen(t, cm.ListenOptions{}), end{z, p}, end{z, p})
+	return s.pairAs(t, end{z, p}, end{z, p})
 }
 
 // readDepth posts more READs than there may be under way, both ways: the others wait, and complete in order.

@@ -15,19 +15,25 @@ import (
 
 // size describes one end of a connection of the suite. Zero fields have defaults.
 type size struct {
-	sendWR, recvWR int
-	inline         int
-	memory         int
-	signalAll      bool
-	pd             verbs.PD // of another side, which is closed later
-	recvs          int      // posted from the start, memory slots of 64 bytes from the end
+	sendWR, recvWR   int
+	sendSGE, recvSGE int
+	recvDepth        int // of the receive CQ
+	inline           int
+	memory           int
+	signalAll        bool
+	solicited        bool      // the receive CQ wants solicited events only
+	pd               verbs.PD  // of another side, which is closed later
+	srq              verbs.SRQ // likewise
+	recvs            int       // posted from the start, memory slots of 64 bytes from the end
 }
 
 // side is one end of a connection, with everything it needs.
 type side struct {
 	t              *testing.T
 	patience       time.Duration
-	id             cm.ID
+	id             cm.ID // nil: connected by hand
+	hand           verbs.ByHand
+	local          verbs.Endpoint // by hand: what the peer needs to know
 	dev            verbs.Device
 	pd             verbs.PD
 	guest          bool // pd is another side's
@@ -53,16 +59,37 @@ func (s *suite) side(t *testing.T, id cm.ID, z size) *side {
 // trySide is side for an ID that may be no good any more, so that CreateQP fails.
 func (s *suite) trySide(t *testing.T, id cm.ID, z size) (*side, error) {
 	t.Helper()
-	orDefault := func(n *int, d int) {
-		if *n == 0 {
-			*n = d
+	z = z.orDefaults()
+	e := s.equipped(t, id.Device(), z)
+	e.id = id
+	var err error
+	if e.qp, err = id.CreateQP(e.pd, e.options(z)); err != nil {
+		return e, err
+	}
+	e.postFirst(z)
+	return e, nil
+}
+
+func (z size) orDefaults() size {
+	for _, d := range []struct {
+		field *int
+		value int
+	}{{&z.sendWR, 16}, {&z.recvWR, 16}, {&z.memory, 1 << 16}, {&z.sendSGE, 1}, {&z.recvSGE, 1}} {
+		if *d.field == 0 {
+			*d.field = d.value
 		}
 	}
-	orDefault(&z.sendWR, 16)
-	orDefault(&z.recvWR, 16)
-	orDefault(&z.memory, 1<<16)
-	e := &side{t: t, patience: s.Patience, id: id, dev: id.Device(), events: make(chan cm.Event, 16)}
-	require.NotNil(t, e.dev)
+	if z.recvDepth == 0 {
+		z.recvDepth = 4*z.recvWR + 64 // devices may take more requests than they say, see queueFull
+	}
+	return z
+}
+
+// equipped is a side with everything but its QP.
+func (s *suite) equipped(t *testing.T, d verbs.Device, z size) *side {
+	t.Helper()
+	require.NotNil(t, d)
+	e := &side{t: t, patience: s.Patience, dev: d, events: make(chan cm.Event, 16)}
 	t.Cleanup(e.close)
 	var err error
 	if e.pd, e.guest = z.pd, z.pd != nil; !e.guest {
@@ -73,22 +100,28 @@ func (s *suite) trySide(t *testing.T, id cm.ID, z size) (*side, error) {
 	require.NoError(t, err)
 	e.ch, err = e.dev.CreateCompletionChannel()
 	require.NoError(t, err)
-	// Devices may take more requests than they say, see queueFull.
 	e.sendCQ, err = e.dev.CreateCQ(verbs.CQOptions{Depth: 4*z.sendWR + 64, Channel: e.ch})
 	require.NoError(t, err)
-	e.recvCQ, err = e.dev.CreateCQ(verbs.CQOptions{Depth: 4*z.recvWR + 64, Channel: e.ch})
+	e.recvCQ, err = e.dev.CreateCQ(verbs.CQOptions{Depth: z.recvDepth, Channel: e.ch, SolicitedOnly: z.solicited})
 	require.NoError(t, err)
-	e.qp, err = id.CreateQP(e.pd, verbs.QPOptions{
-		SendCQ: e.sendCQ, RecvCQ: e.recvCQ, SignalAll: z.signalAll,
-		Cap: verbs.QPCap{MaxSendWR: z.sendWR, MaxRecvWR: z.recvWR, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: z.inline},
-	})
-	if err != nil {
-		return e, err
+	return e
+}
+
+// options are those of the side's QP.
+func (e *side) options(z size) verbs.QPOptions {
+	return verbs.QPOptions{
+		SendCQ: e.sendCQ, RecvCQ: e.recvCQ, SRQ: z.srq, SignalAll: z.signalAll,
+		Cap: verbs.QPCap{
+			MaxSendWR: z.sendWR, MaxRecvWR: z.recvWR, MaxSendSGE: z.sendSGE, MaxRecvSGE: z.recvSGE, MaxInline: z.inline,
+		},
 	}
+}
+
+func (e *side) postFirst(z size) {
+	e.t.Helper()
 	for i := range z.recvs {
 		e.postRecv(uint64(i), e.slot(i))
 	}
-	return e, nil
 }
 
 // close is in the only right order, and harmless after the test has closed some itself.
@@ -114,13 +147,23 @@ func (e *side) close() {
 	if e.pd != nil && !e.guest {
 		require.NoError(e.t, e.pd.Close())
 	}
-	require.NoError(e.t, e.id.Close())
+	if e.id != nil {
+		require.NoError(e.t, e.id.Close())
+	}
 }
 
 // pair makes a connection.
 func (s *suite) pair(t *testing.T, z size) (a, b *side) {
 	t.Helper()
-	return s.connect(t, s.listen(t, cm.ListenOptions{}), z)
+	return s.pairAs(t, end{z, param()}, end{z, param()})
+}
+
+func (s *suite) pairAs(t *testing.T, dial, accept end) (a, b *side) {
+	t.Helper()
+	if s.byHand {
+		return s.connectByHand(t, verbs.RC, dial, accept)
+	}
+	return s.connectAs(t, s.listen(t, cm.ListenOptions{}), dial, accept)
 }
 
 func (s *suite) connect(t *testing.T, ln cm.Listener, z size) (a, b *side) {

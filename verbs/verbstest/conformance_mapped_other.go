@@ -1,0 +1,7 @@
+//go:build !unix
+
+package verbstest
+
+import "testing"
+
+func mapped(*testing.T, int) []byte { return nil }
