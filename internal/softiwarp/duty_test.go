@@ -18,7 +18,7 @@ func (d *duty) holds(h holder) bool {
 	return d.holder == h
 }
 
-func eventually(t *testing.T, what string, f func() bool) {
+func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !f(); runtime.Gosched() {
 		require.True(t, time.Now().Before(end), what)

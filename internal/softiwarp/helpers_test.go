@@ -29,6 +29,9 @@ type end struct {
 	cq verbs.CQ
 	qp verbs.QP
 
+	srq verbs.SRQ // of the pool it belongs to
+	own bool      // all but id and qp are its own
+
 	events   chan cm.Event
 	got      []verbs.Completion
 	wcs      [16]verbs.Completion
@@ -47,45 +50,81 @@ type pairSize struct {
 	memory int
 	wr     int
 	inline int
+
+	pool      *end         // share all but id and qp with it
+	goMemory  bool         // register memory of Go's heap
+	access    verbs.Access // besides allAccess
+	solicited bool         // as verbs.CQOptions.SolicitedOnly
 }
 
-func newEnd(t testing.TB, id cm.ID, z pairSize) *end {
-	t.Helper()
+func (z pairSize) populate() pairSize {
 	if z.wr == 0 {
 		z.wr = 64
 	}
 	if z.memory == 0 {
 		z.memory = 1 << 16
 	}
+	return z
+}
+
+// make makes all that an end has besides id and qp.
+func (e *end) make(t testing.TB, d verbs.Device, z pairSize) {
+	t.Helper()
+	e.own = true
+	var err error
+	e.pd, err = d.AllocPD()
+	require.NoError(t, err)
+	if n, access := z.memory+z.wr*recvSlot, allAccess|z.access; z.goMemory {
+		e.mr, err = e.pd.RegMR(make([]byte, n), access)
+	} else {
+		e.mr, err = e.pd.AllocMR(n, access)
+	}
+	require.NoError(t, err)
+	e.ch, err = d.CreateCompletionChannel()
+	require.NoError(t, err)
+	e.cq, err = d.CreateCQ(verbs.CQOptions{Depth: 4 * z.wr, Channel: e.ch, SolicitedOnly: z.solicited})
+	require.NoError(t, err)
+}
+
+func newEnd(t testing.TB, id cm.ID, z pairSize) *end {
+	t.Helper()
+	z = z.populate()
 	e := &end{id: id, events: make(chan cm.Event, 8)}
 	id.Notify(func(ev cm.Event) { e.events <- ev })
+	if p := z.pool; p != nil {
+		e.pd, e.mr, e.ch, e.cq, e.srq = p.pd, p.mr, p.ch, p.cq, p.srq
+	} else {
+		e.make(t, id.Device(), z)
+	}
 	var err error
-	e.pd, err = id.Device().AllocPD()
-	require.NoError(t, err)
-	e.mr, err = e.pd.AllocMR(z.memory+z.wr*recvSlot, allAccess)
-	require.NoError(t, err)
-	e.ch, err = id.Device().CreateCompletionChannel()
-	require.NoError(t, err)
-	e.cq, err = id.Device().CreateCQ(verbs.CQOptions{Depth: 4 * z.wr, Channel: e.ch})
-	require.NoError(t, err)
-	e.qp, err = id.CreateQP(e.pd, verbs.QPOptions{SendCQ: e.cq, RecvCQ: e.cq, Cap: verbs.QPCap{
+	e.qp, err = id.CreateQP(e.pd, verbs.QPOptions{SendCQ: e.cq, RecvCQ: e.cq, SRQ: e.srq, Cap: verbs.QPCap{
 		MaxSendWR: z.wr, MaxRecvWR: z.wr, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: z.inline,
 	}})
 	require.NoError(t, err)
-	for i := range z.wr {
-		e.postRecv(t, i)
+	if e.srq == nil {
+		for i := range z.wr {
+			e.postRecv(t, i)
+		}
 	}
 	t.Cleanup(func() { e.close(t) })
 	return e
 }
 
 func (e *end) close(t testing.TB) {
-	require.NoError(t, e.qp.Close())
+	if e.qp != nil {
+		require.NoError(t, e.qp.Close())
+		require.NoError(t, e.id.Close())
+	}
+	if !e.own {
+		return
+	}
+	if e.srq != nil {
+		require.NoError(t, e.srq.Close())
+	}
 	require.NoError(t, e.cq.Close())
 	require.NoError(t, e.ch.Close())
 	require.NoError(t, e.mr.Close())
 	require.NoError(t, e.pd.Close())
-	require.NoError(t, e.id.Close())
 }
 
 func (e *end) slot(i int) int { return len(e.mr.Bytes()) - recvSlot*(i+1) }
@@ -97,8 +136,14 @@ func (e *end) sge(off, n int) []verbs.SGE {
 
 func (e *end) postRecv(t testing.TB, i int) {
 	e.recvs[0] = verbs.RecvWR{ID: recvBit | uint64(i), SGL: e.sge(e.slot(i), recvSlot)}
-	if _, err := e.qp.PostRecv(e.recvs[:]); err != nil {
-		t.Fatal(err)
+	n, err := 0, error(nil)
+	if e.srq != nil {
+		n, err = e.srq.PostRecv(e.recvs[:])
+	} else {
+		n, err = e.qp.PostRecv(e.recvs[:])
+	}
+	if n != 1 || err != nil {
+		t.Fatal(n, err)
 	}
 }
 
@@ -205,11 +250,16 @@ func newPair(t testing.TB, cfg Config, z pairSize) (dialed, accepted *end) {
 
 func connectTo(t testing.TB, p cm.Provider, ln cm.Listener, z pairSize) (dialed, accepted *end) {
 	t.Helper()
+	return connectEnds(t, p, ln, z, z)
+}
+
+func connectEnds(t testing.TB, p cm.Provider, ln cm.Listener, zDialed, zAccepted pairSize) (dialed, accepted *end) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	id, err := p.Resolve(ctx, netip.AddrPort{}, ln.Addr())
 	require.NoError(t, err)
-	a := newEnd(t, id, z)
+	a := newEnd(t, id, zDialed)
 	done := make(chan error, 1)
 	go func() {
 		_, err := id.Connect(ctx, param())
@@ -217,7 +267,7 @@ func connectTo(t testing.TB, p cm.Provider, ln cm.Listener, z pairSize) (dialed,
 	}()
 	req, err := ln.Accept(ctx)
 	require.NoError(t, err)
-	b := newEnd(t, req, z)
+	b := newEnd(t, req, zAccepted)
 	require.NoError(t, req.Accept(ctx, param()))
 	require.NoError(t, <-done)
 	return a, b

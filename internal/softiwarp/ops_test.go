@@ -421,7 +421,7 @@ func TestOverrun(t *testing.T) {
 	q.join(e.qp)
 	q.push(&e)
 	q.push(&e)
-	require.Equal(t, verbs.EventCQErr, (<-events).Type)
+	require.Equal(t, verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: small}, <-events)
 	require.Equal(t, verbs.EventQPFatal, (<-events).Type)
 	x.disconnected(t)
 	n, err := small.Poll(make([]verbs.Completion, 4))

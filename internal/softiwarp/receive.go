@@ -115,6 +115,7 @@ func (q *qp) readSome(fd uintptr) bool {
 		n := 0
 		if err == nil {
 			n, err = r.vec.read(fd, r.iov)
+			q.stream.afterRead(r.iov, n)
 			r.release()
 		}
 		if r.lead != nil && err == nil {

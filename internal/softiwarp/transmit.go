@@ -81,7 +81,7 @@ func (q *qp) writeSome(fd uintptr) bool {
 	for rounds := 0; q.more(); rounds++ {
 		n, err := 0, error(errAgain)
 		if t.park || rounds < sendRounds {
-			n, err = t.writev(fd)
+			n, err = q.writev(fd)
 		}
 		switch {
 		case err == nil:
@@ -208,10 +208,12 @@ func (t *sender) done() {
 	}
 }
 
-func (t *sender) writev(fd uintptr) (int, error) {
+func (q *qp) writev(fd uintptr) (int, error) {
+	t := &q.out
 	if !t.use() {
 		return 0, errMemoryGone
 	}
+	q.stream.beforeWrite(t.iov[t.first:])
 	n, err := t.vec.write(fd, t.iov[t.first:])
 	t.done()
 	return n, err
