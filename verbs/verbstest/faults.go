@@ -46,8 +46,8 @@ const (
 
 type faults struct {
 	mu       sync.Mutex
-	hooks    atomic.Pointer[[]*hook] // replaced with mu held
-	calls    [len(countedOps)]atomic.Int64  // as countedOps
+	hooks    atomic.Pointer[[]*hook]       // replaced with mu held
+	calls    [len(countedOps)]atomic.Int64 // as countedOps
 	drops    map[cm.EventType]int
 	spurious atomic.Int64
 	waits    atomic.Int64

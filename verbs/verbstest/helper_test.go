@@ -43,6 +43,7 @@ func virtually(t *testing.T, dc DeviceConfig, z size, f func(t *testing.T, n *ne
 
 var (
 	ib    = DeviceConfig{}
+	roce  = DeviceConfig{RoCE: true}
 	iwarp = DeviceConfig{Transport: verbs.TransportIWARP}
 )
 
