@@ -9,23 +9,22 @@ import (
 	"github.com/rconn/rdma/verbs/verbstest"
 )
 
-func TestFabricIB(t *testing.T)    { runSuite(t, verbs.TransportIB) }
-func TestFabricIWARP(t *testing.T) { runSuite(t, verbs.TransportIWARP) }
+func TestFabricIB(t *testing.T)    { runSuite(t, verbstest.DeviceConfig{}) }
+func TestFabricRoCE(t *testing.T)  { runSuite(t, verbstest.DeviceConfig{RoCE: true}) }
+func TestFabricIWARP(t *testing.T) { runSuite(t, verbstest.DeviceConfig{Transport: verbs.TransportIWARP}) }
 
 // All operations: on InfiniBand SEND with invalidate too, on iWARP those of RFC 7306.
-func TestFabricIBAll(t *testing.T)    { runSuite(t, verbs.TransportIB, all) }
-func TestFabricIWARPAll(t *testing.T) { runSuite(t, verbs.TransportIWARP, all) }
+func TestFabricIBAll(t *testing.T) { runSuite(t, verbstest.DeviceConfig{Attr: all}) }
+func TestFabricIWARPAll(t *testing.T) {
+	runSuite(t, verbstest.DeviceConfig{Transport: verbs.TransportIWARP, Attr: all})
+}
 
 func all(a *verbs.DeviceAttr) {
 	a.Caps.Send = verbs.Opcodes(verbs.OpSend, verbs.OpSendWithImm, verbs.OpSendWithInv, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm,
 		verbs.OpRDMARead, verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd)
 }
 
-func runSuite(t *testing.T, transport verbs.Transport, change ...func(*verbs.DeviceAttr)) {
-	d := verbstest.DeviceConfig{Transport: transport}
-	for _, f := range change {
-		d.Attr = f
-	}
+func runSuite(t *testing.T, d verbstest.DeviceConfig) {
 	fab := verbstest.NewFabric(verbstest.Config{Device: d})
 	defer fab.Close()
 	verbstest.Run(t, verbstest.Env{

@@ -27,7 +27,7 @@ func TestTransitions(t *testing.T) {
 	states := []verbs.QPState{verbs.QPReset, verbs.QPInit, verbs.QPRTR, verbs.QPRTS, verbs.QPSQD, verbs.QPSQE, verbs.QPError, 99}
 	for _, typ := range types {
 		t.Run(typ.String(), func(t *testing.T) {
-			byHand(t, ib, func(t *testing.T, _ *Fabric, a, b *station) {
+			atHand(t, ib, func(t *testing.T, _ *Fabric, a, b *station) {
 				qp := a.make(typ, nil)
 				attr := fitting(b)
 				// in moves the QP to a state, by the shortest way.
@@ -105,7 +105,7 @@ func TestNeededAttributes(t *testing.T) {
 }
 
 func TestQueryTellsWhatWasWritten(t *testing.T) {
-	byHand(t, ib, func(t *testing.T, _ *Fabric, a, b *station) {
+	atHand(t, ib, func(t *testing.T, _ *Fabric, a, b *station) {
 		qp := a.make(verbs.RC, nil)
 		attr, want := fitting(b), verbs.QPAttr{}
 		query := func() {
@@ -141,7 +141,7 @@ func TestQueryTellsWhatWasWritten(t *testing.T) {
 func TestWrongValues(t *testing.T) {
 	for name, dc := range map[string]DeviceConfig{"ib": ib, "roce": roce} {
 		t.Run(name, func(t *testing.T) {
-			byHand(t, dc, func(t *testing.T, _ *Fabric, a, b *station) {
+			atHand(t, dc, func(t *testing.T, _ *Fabric, a, b *station) {
 				qp := a.make(verbs.RC, nil)
 				require.NoError(t, by().Init(qp))
 				good := fitting(b)
@@ -207,7 +207,7 @@ func TestConnectedQPTells(t *testing.T) {
 func TestSQD(t *testing.T) {
 	for _, typ := range []verbs.QPType{verbs.RC, verbs.UC} {
 		t.Run(typ.String(), func(t *testing.T) {
-			byHand(t, ib, func(t *testing.T, _ *Fabric, a, b *station) {
+			atHand(t, ib, func(t *testing.T, _ *Fabric, a, b *station) {
 				joined(a, b, typ)
 				write := func(id uint64) verbs.SendWR {
 					return b.remote(verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWrite, Flags: verbs.Signaled, SGL: a.piece(0, 8)}, 0)
@@ -257,7 +257,7 @@ func TestSQD(t *testing.T) {
 
 // A request that is being tried again is under way.
 func TestSQDFinishesRetries(t *testing.T) {
-	byHand(t, ib, func(t *testing.T, _ *Fabric, a, b *station) {
+	atHand(t, ib, func(t *testing.T, _ *Fabric, a, b *station) {
 		joined(a, b, verbs.RC)
 		a.post(a.qp, sendWR(1, a.piece(0, 8)), sendWR(2, a.piece(0, 8)))
 		time.Sleep(time.Second)
@@ -281,7 +281,7 @@ func TestReset(t *testing.T) {
 	for _, typ := range types {
 		for _, wait := range []time.Duration{0, latency / 2, latency, latency * 3 / 2, time.Second} {
 			t.Run(fmt.Sprint(typ, wait), func(t *testing.T) {
-				byHand(t, ib, func(t *testing.T, _ *Fabric, a, b *station) {
+				atHand(t, ib, func(t *testing.T, _ *Fabric, a, b *station) {
 					joined(a, b, typ)
 					to := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.Signaled, SGL: a.piece(0, 8), RemoteQPNum: b.qp.Num(), RemoteQKey: 0x1234}
 					if typ == verbs.UD {

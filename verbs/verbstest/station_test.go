@@ -24,8 +24,8 @@ type station struct {
 	polled []verbs.Completion
 }
 
-// byHand runs a test in virtual time with two hosts. It checks at the end that nothing is left.
-func byHand(t *testing.T, dc DeviceConfig, f func(t *testing.T, fab *Fabric, a, b *station)) {
+// atHand runs a test in virtual time with two hosts. It checks at the end that nothing is left.
+func atHand(t *testing.T, dc DeviceConfig, f func(t *testing.T, fab *Fabric, a, b *station)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		fab := NewFabric(Config{Latency: latency, Device: dc})
