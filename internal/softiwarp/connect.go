@@ -171,7 +171,7 @@ var (
 // read reads a frame, and not a byte more: FPDUs may follow.
 func (f *mpaFrame) read(r io.Reader, key string) error {
 	var head [mpaHeaderSize]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
+	if err := readHeader(r, head[:], key); err != nil {
 		return err
 	}
 	n, err := f.parseHeader(head[:], key)
@@ -184,6 +184,27 @@ func (f *mpaFrame) read(r io.Reader, key string) error {
 	}
 	if !f.parsePrivate(private) {
 		return errMPAWords
+	}
+	return nil
+}
+
+// readHeader fills head, or fails at the first byte that is not the key's: a server of another protocol that greets in fewer bytes
+// than a header has waits for an answer then.
+func readHeader(r io.Reader, head []byte, key string) error {
+	for have := 0; have < len(head); {
+		n, err := r.Read(head[have:])
+		have += n
+		k := min(have, len(key))
+		switch {
+		case string(head[:k]) != key[:k]:
+			return errMPAKey
+		case have == len(head):
+			return nil
+		case err == io.EOF && have > 0:
+			return io.ErrUnexpectedEOF
+		case err != nil:
+			return err
+		}
 	}
 	return nil
 }

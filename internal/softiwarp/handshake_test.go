@@ -355,6 +355,25 @@ func TestSilentReply(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
+// TestOtherProtocol dials servers that speak first, in fewer bytes than an MPA frame's header has, and wait then. The first byte that does not
+// fit is enough.
+func TestOtherProtocol(t *testing.T) {
+	stop := make(chan struct{})
+	defer close(stop)
+	for _, greeting := range []string{"SSH-2.0-Go\r\n", "220 \r\n", "M", "MPA ID Rep frame"} {
+		addr := rawListener(t, func(conn net.Conn) {
+			_, _ = conn.Write([]byte(greeting))
+			if greeting == "M" {
+				_, _ = conn.Write([]byte("E"))
+			}
+			<-stop
+		})
+		_, err := connectRaw(t, New(Config{Logger: quiet, ReplyTimeout: time.Hour}), addr, t.Context())
+		require.ErrorIs(t, err, errMPAKey, greeting)
+		require.ErrorIs(t, err, syscall.EPROTO)
+	}
+}
+
 // TestFPDUsBehindReply has the peer send at once, in the same segment as its reply.
 func TestFPDUsBehindReply(t *testing.T) {
 	addr := rawListener(t, func(conn net.Conn) {
