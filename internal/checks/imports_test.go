@@ -40,7 +40,7 @@ var layers = map[string][]string{
 	"testbed":  {"compat", "rconn", ".", "cm", "verbs"},
 
 	// Guest tests look at every layer.
-	"testbed/tests": {"rconn", "ring", ".", "internal/rdmacore", "internal/softiwarp", "verbs/verbstest", "cm", "verbs"},
+	"testbed/tests": {"internal/checks", "rconn", "ring", ".", "internal/rdmacore", "internal/softiwarp", "verbs/verbstest", "cm", "verbs"},
 
 	"internal/checks": {"rconn", ".", "cm", "verbs"},
 }
