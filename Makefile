@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 
 .NOTPARALLEL:
-.PHONY: help setup test lint unit builds wire faults soak fuzz run bench-soft clean
+.PHONY: help setup test lint unit builds wire faults soak fuzz run bench-soft bench-verbs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,9 @@ run: ## a file by net/http over RDMA, on the software device where there is no o
 
 bench-soft: ## the software device beside plain TCP
 	@go run ./bench/soft
+
+bench-verbs: ## SEND, WRITE, READ, atomics side by side, here and on Soft-RoCE in a guest; DOC=file to write them to
+	@tools/bench-verbs.sh
 
 clean: ## remove what was built here; caches outside the checkout stay
 	rm -rf build testbed/.build
