@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -71,13 +72,21 @@ func (p *pd) AllocMR(size int, access verbs.Access) (verbs.MR, error) {
 	})
 }
 
+// pinned has the pins of open regions. One that is collected ends the program, but a program may forget a device with all that is open.
+var pinned sync.Map
+
 // RegMR pins the memory. Go does not move it in any case, but a program may rely on what pinning allows.
 func (p *pd) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 	return p.register("RegMR", len(mem), access, func(m *mr) error {
 		pin := new(runtime.Pinner)
 		pin.Pin(&mem[0])
+		pinned.Store(pin, nil)
 		m.mem = mem[:len(mem):len(mem)]
-		m.free = func() error { pin.Unpin(); return nil }
+		m.free = func() error {
+			pinned.Delete(pin)
+			pin.Unpin()
+			return nil
+		}
 		return nil
 	})
 }

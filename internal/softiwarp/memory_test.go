@@ -129,6 +129,32 @@ func TestCallersMemoryAlive(t *testing.T) {
 	require.NoError(t, pd.Close())
 }
 
+// TestForgottenDevice drops a device with an open region: nothing happens.
+func TestForgottenDevice(t *testing.T) {
+	freed := make(chan struct{})
+	func() {
+		d := New(Config{Logger: quiet}).(*provider).dev
+		runtime.AddCleanup(d, func(struct{}) { close(freed) }, struct{}{})
+		pd, err := d.AllocPD()
+		require.NoError(t, err)
+		_, err = pd.RegMR(make([]byte, 1<<16), allAccess)
+		require.NoError(t, err)
+	}()
+	eventually(t, "the device is collected", func() bool {
+		runtime.GC()
+		select {
+		case <-freed:
+			return true
+		default:
+			return false
+		}
+	})
+	for range 3 { // a pin's finalizer would end the program
+		runtime.GC()
+		runtime.Gosched()
+	}
+}
+
 // TestMapped registers what mmap returned.
 func TestMapped(t *testing.T) {
 	x, y := newPair(t, Config{}, pairSize{})

@@ -106,7 +106,6 @@ func (s *srq) take(to *recvQueue) bool {
 	}
 	x := to.push(e.id)
 	x.segs, x.length, x.bad = append(x.segs, e.segs...), e.length, e.bad
-	clear(e.segs) // the QP's alone from here on
 	s.queue.head++
 	s.checkLimit()
 	return true

@@ -258,7 +258,18 @@ func TestSRQQPCloses(t *testing.T) {
 	n, err = f.pool.srq.PostRecv(make([]verbs.RecvWR, 3))
 	require.Equal(t, 2, n)
 	require.ErrorIs(t, err, verbs.ErrQueueFull)
-	require.Empty(t, events)
+	_, v = f.victim(t)
+	require.NoError(t, v.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.AttrState))
+	require.Equal(t, verbs.AsyncEvent{Type: verbs.EventQPLastWQEReached, QPNum: v.qp.Num()}, nextEvent(t, events), "of the next")
+}
+
+// TestSRQErrorState has a message come by a QP in the error state: it takes no entry.
+func TestSRQErrorState(t *testing.T) {
+	f := newSRQFixture(t, Config{}, pairSize{}, 2)
+	_, v := f.victim(t)
+	require.NoError(t, v.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.AttrState))
+	require.Equal(t, &faultNoBuffer, v.qp.(*qp).beginReceive(opSend))
+	require.Equal(t, 2, f.pool.left())
 }
 
 // TestSRQUnconnected moves a QP that was never connected to the error state.
