@@ -42,3 +42,37 @@ func TestNothingIsAllocatedPerMessage(t *testing.T) {
 		})
 	}
 }
+
+func TestNothingIsAllocatedPerDatagram(t *testing.T) {
+	for _, typ := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
+		atHand(t, roce, func(t *testing.T, _ *Fabric, a, b *station) {
+			s := b.shared(4)
+			join(a, b, a.make(typ, nil), b.make(typ, s))
+			send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.Signaled, SGL: a.piece(0, 100)}
+			if typ == verbs.UD {
+				send.AH, send.RemoteQPNum, send.RemoteQKey = a.handle(b), b.qp.Num(), 0x1234
+			}
+			sends, recvs := []verbs.SendWR{send}, []verbs.RecvWR{{SGL: b.piece(0, 200)}}
+			var wc [4]verbs.Completion
+			one := func(e *station) {
+				for {
+					if n, _ := e.cq.Poll(wc[:]); n > 0 {
+						return
+					}
+					if err := e.ch.Wait(0); err != nil {
+						panic(err)
+					}
+				}
+			}
+			require.Zero(t, testing.AllocsPerRun(100, func() {
+				_, err1 := s.PostRecv(recvs)
+				_, err2 := a.qp.PostSend(sends)
+				if err1 != nil || err2 != nil {
+					panic(errors.Join(err1, err2))
+				}
+				one(a)
+				one(b)
+			}))
+		})
+	}
+}

@@ -9,9 +9,11 @@ import (
 	"github.com/rconn/rdma/verbs/verbstest"
 )
 
-func TestFabricIB(t *testing.T)    { runSuite(t, verbstest.DeviceConfig{}) }
-func TestFabricRoCE(t *testing.T)  { runSuite(t, verbstest.DeviceConfig{RoCE: true}) }
-func TestFabricIWARP(t *testing.T) { runSuite(t, verbstest.DeviceConfig{Transport: verbs.TransportIWARP}) }
+func TestFabricIB(t *testing.T)   { runSuite(t, verbstest.DeviceConfig{}) }
+func TestFabricRoCE(t *testing.T) { runSuite(t, verbstest.DeviceConfig{RoCE: true}) }
+func TestFabricIWARP(t *testing.T) {
+	runSuite(t, verbstest.DeviceConfig{Transport: verbs.TransportIWARP})
+}
 
 // All operations: on InfiniBand SEND with invalidate too, on iWARP those of RFC 7306.
 func TestFabricIBAll(t *testing.T) { runSuite(t, verbstest.DeviceConfig{Attr: all}) }

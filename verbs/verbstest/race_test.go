@@ -34,10 +34,19 @@ func TestRacesWithDeviceAreSeen(t *testing.T) {
 }
 
 var races = map[string]func(t *testing.T){
-	"ib payload":    func(t *testing.T) { race(t, ib, verbs.OpRDMAWrite, true) },
-	"ib target":     func(t *testing.T) { race(t, ib, verbs.OpRDMAWrite, false) },
-	"ib read":       func(t *testing.T) { race(t, ib, verbs.OpRDMARead, true) },
-	"ib send":       func(t *testing.T) { race(t, ib, verbs.OpSend, false) },
+	"ib payload": func(t *testing.T) { race(t, ib, verbs.OpRDMAWrite, true) },
+	"ib target":  func(t *testing.T) { race(t, ib, verbs.OpRDMAWrite, false) },
+	"ib read":    func(t *testing.T) { race(t, ib, verbs.OpRDMARead, true) },
+	"ib send":    func(t *testing.T) { race(t, ib, verbs.OpSend, false) },
+	"caller's memory": func(t *testing.T) {
+		raceOn(t, ib, verbs.OpRDMAWrite, func(a, _ *side) []byte {
+			mem := make([]byte, 64)
+			mr, err := a.pd.RegMR(mem, verbs.AccessLocalWrite)
+			require.NoError(t, err)
+			a.regions, a.mr = append(a.regions, a.mr), mr // the payload is taken from it
+			return mem
+		})
+	},
 	"iwarp payload": func(t *testing.T) { race(t, iwarp, verbs.OpRDMAWrite, true) },
 	"iwarp target":  func(t *testing.T) { race(t, iwarp, verbs.OpRDMAWrite, false) },
 	"iwarp read":    func(t *testing.T) { race(t, iwarp, verbs.OpRDMARead, true) },
@@ -46,14 +55,20 @@ var races = map[string]func(t *testing.T){
 
 // race writes to the memory of a request on this side, or to that of the peer, without waiting for a completion.
 func race(t *testing.T, dc DeviceConfig, op verbs.Opcode, here bool) {
+	raceOn(t, dc, op, func(a, b *side) []byte {
+		if here {
+			return a.mr.Bytes()
+		}
+		return b.mr.Bytes()
+	})
+}
+
+func raceOn(t *testing.T, dc DeviceConfig, op verbs.Opcode, memory func(a, b *side) []byte) {
 	fab := NewFabric(Config{Device: dc})
 	defer fab.Close()
 	s := &suite{Env{Dial: fab.Host("a", "10.0.0.1"), Listen: fab.Host("b", "10.0.0.2"), Addr: netip.MustParseAddr("10.0.0.2"), Patience: time.Minute}}
 	a, b := s.pair(t, size{})
-	mem := a.mr.Bytes()
-	if !here {
-		mem = b.mr.Bytes()
-	}
+	mem := memory(a, b)
 	b.postRecv(1, b.sge(0, 64))
 	wr := a.writeWR(1, a.sge(0, 64), b, 0)
 	wr.Opcode = op

@@ -91,6 +91,62 @@ func TestViolations(t *testing.T) {
 	})
 }
 
+func TestViolationsByHand(t *testing.T) {
+	broken := func(rule string, f func(a, b *station) error) {
+		t.Helper()
+		atHand(t, ib, func(t *testing.T, fab *Fabric, a, b *station) {
+			joined(a, b, verbs.UD)
+			require.ErrorIs(t, f(a, b), verbs.ErrBusy)
+			r := new(recorder)
+			a.close()
+			b.close()
+			CheckLeaks(r, fab)
+			require.Len(t, r.errors, 1)
+			require.Contains(t, r.errors[0], rule)
+			fab.violations = nil // seen
+		})
+	}
+	broken("SRQ closed while a QP uses it", func(a, _ *station) error {
+		s := a.shared(1)
+		a.make(verbs.RC, s)
+		return s.Close()
+	})
+	broken("PD closed with 0 MRs and 0 QPs open, 1 SRQs and 0 AHs", func(a, _ *station) error {
+		pd, err := a.dev.AllocPD()
+		require.NoError(t, err)
+		a.later(pd.Close)
+		s, err := pd.CreateSRQ(verbs.SRQOptions{MaxWR: 1})
+		require.NoError(t, err)
+		a.later(s.Close)
+		return pd.Close()
+	})
+	broken("PD closed with 0 MRs and 0 QPs open, 0 SRQs and 1 AHs", func(a, b *station) error {
+		pd, err := a.dev.AllocPD()
+		require.NoError(t, err)
+		a.later(pd.Close)
+		h, err := pd.CreateAH(by().Path(verbs.Endpoint{LID: 1}))
+		require.NoError(t, err)
+		a.later(h.Close)
+		return pd.Close()
+	})
+	broken("AH closed while work requests of QP", func(a, b *station) error {
+		h := a.handle(b)
+		a.post(a.qp, verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.Signaled, AH: h, RemoteQPNum: b.qp.Num(), RemoteQKey: 0x1234})
+		require.NoError(t, h.Close())
+		a.gets(0, verbs.StatusLocQPOpErr)
+		return verbs.ErrBusy
+	})
+	broken("MR closed while work requests of an SRQ name it", func(a, _ *station) error {
+		s := a.shared(1)
+		mr, err := a.pd.AllocMR(64, verbs.AccessLocalWrite)
+		require.NoError(t, err)
+		_, err = s.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{{Addr: mr.Addr(), Length: 64, LKey: mr.LKey()}}}})
+		require.NoError(t, err)
+		require.NoError(t, mr.Close())
+		return verbs.ErrBusy
+	})
+}
+
 // fault: MEM-7
 func TestMemoryIsGoneAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

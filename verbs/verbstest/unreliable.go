@@ -39,6 +39,9 @@ func (q *qp) emit() {
 	for q.mayGo() {
 		r := q.sq.at(0)
 		payload, status := q.check(r)
+		if q.typ == verbs.UD && r.AH.(*ah).closed {
+			status = verbs.StatusLocQPOpErr
+		}
 		if status == verbs.StatusSuccess {
 			if to := q.target(r); to != nil {
 				to.take(q, r, payload)
