@@ -4,32 +4,29 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-args=("-rounds" "7")
 read -ra more <<<"${ARGS:-}"
-args+=("${more[@]}")
+folder=
+if [[ ${DOC:-} ]]; then
+	[[ -w $DOC ]] || { echo "DOC=$DOC: there is no such file to write to" >&2 && exit 1; }
+	folder=$(cd "$(dirname "$DOC")" && pwd)
+fi
 mkdir -p build
 go build -o build/verbs ./bench/verbs
 
 # command_for FOLDER SECTION ARGUMENT... prints a command that measures, as a shell reads it. DOC is in that folder.
 command_for() {
-	local folder=$1 section=$2
-	shift 2
-	local line=(build/verbs "${args[@]}" "$@")
+	local line=(build/verbs "${@:3}" "${more[@]}")
 	if [[ ${DOC:-} ]]; then
-		line+=(-doc "$folder/${DOC##*/}" -section "$section")
+		line+=(-doc "$1/${DOC##*/}" -section "$2")
 	fi
 	printf '%q ' "${line[@]}"
 }
 
-here=
-if [[ ${DOC:-} ]]; then
-	[[ -w $DOC ]] || { echo "DOC=$DOC: there is no such file to write to" >&2 && exit 1; }
-	here=$(cd "$(dirname "$DOC")" && pwd)
-fi
-bash -c "$(command_for "$here" software0)"
+bash -c "$(command_for "$folder" software0)"
 if [[ ${HERE:-} ]]; then
 	exit 0
 fi
+# In a guest everything is slower, and a measurement takes longer.
 echo
-OUT=$here TIMEOUT=${TIMEOUT:-900} DEV=rxe testbed/vm run \
-	"$(command_for /out rxe0 -addr 10.9.0.1) && echo && $(command_for /out software0-guest)"
+OUT=$folder TIMEOUT=${TIMEOUT:-1200} DEV=rxe testbed/vm run \
+	"$(command_for /out rxe0 -time 400ms -addr 10.9.0.1) && echo && $(command_for /out software0-guest -time 400ms)"
