@@ -7,22 +7,23 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/signal"
 	"time"
 
+	"github.com/rconn/rdma/examples/internal/end"
 	"github.com/rconn/rdma/examples/internal/remote"
 )
 
 func main() {
 	listen := flag.String("listen", "", "own a pool on this `address`, IP:port")
 	addr := flag.String("addr", "", "read and update the pool of the owner at this `address`, IP:port")
-	demo := flag.String("demo", "127.0.0.1:0", "without -listen and -addr: do both, on this `address`")
+	demo := flag.Bool("demo", false, "own the pool at -addr too; default if there is no address")
 	var l load
 	flag.IntVar(&l.words, "words", 16384, "parameters of the vector, the same at both ends")
 	flag.IntVar(&l.readers, "readers", 2, "connections that read")
@@ -40,10 +41,10 @@ func main() {
 		os.Exit(2)
 	case *listen != "":
 		err = own(ctx, *listen, l.words)
-	case *addr != "":
-		err = visit(ctx, *addr, l)
+	case *demo || *addr == "":
+		err = both(ctx, cmp.Or(*addr, "127.0.0.1:0"), l)
 	default:
-		err = both(ctx, *demo, l)
+		err = visit(ctx, *addr, l)
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "params:", err)
@@ -74,18 +75,18 @@ func own(ctx context.Context, local string, words int) error {
 }
 
 func newOwner(local string, words int) (*remote.Owner, error) {
-	addr, err := netip.ParseAddrPort(local)
+	addr, err := end.Parse(local)
 	if err != nil {
-		return nil, fmt.Errorf("want IP:port, such as 10.9.0.1:7020: %w", err)
+		return nil, err
 	}
 	return remote.NewOwner(addr, poolSize(words))
 }
 
 // visit reads and updates in each of the ways.
 func visit(ctx context.Context, owner string, l load) error {
-	addr, err := netip.ParseAddrPort(owner)
+	addr, err := end.Parse(owner)
 	if err != nil {
-		return fmt.Errorf("want IP:port, such as 10.9.0.1:7020: %w", err)
+		return err
 	}
 	p, err := openPool(ctx, addr, inPlace, l.words) // keeps the pool lent between the ways
 	if err != nil {

@@ -16,6 +16,15 @@ import (
 // ErrGone says that the peer has ended the connection, or that it broke.
 var ErrGone = errors.New("the connection has ended")
 
+// Parse reads the address of a server.
+func Parse(address string) (netip.AddrPort, error) {
+	a, err := netip.ParseAddrPort(address)
+	if err != nil {
+		err = fmt.Errorf("want IP:port, such as 10.9.0.1:7000: %w", err)
+	}
+	return a, err
+}
+
 // Resolve asks the providers in order for a way to remote; one that has no device for it leaves it to the next.
 func Resolve(ctx context.Context, remote netip.AddrPort) (id cm.Resolved, err error) {
 	err = verbs.ErrNoDevice
