@@ -9,7 +9,8 @@ import (
 )
 
 // What system calls do to memory of Go's heap (PD.RegMR) is told to the race detector, and that what is received comes after what was sent:
-// package syscall tells it of its own calls only. Memory outside Go's heap it does not watch.
+// package syscall tells it of its own calls only, and one end may be served by these and the other by ours. Memory outside Go's heap
+// it does not watch.
 
 // wires stand for connections.
 var wires [1 << 12]byte

@@ -153,7 +153,9 @@ func (r *receiver) sleep() bool {
 
 func (q *qp) receivePlain() bool {
 	r := &q.rx
-	n, err := q.stream.conn.Read(r.buf[r.w:])
+	free := r.buf[r.w:]
+	n, err := q.stream.conn.Read(free)
+	q.stream.afterRead([][]byte{free}, n)
 	switch {
 	case n == 0 && err == nil:
 		return q.running()

@@ -103,6 +103,7 @@ func (q *qp) drainPlain() {
 	for q.more() {
 		err := t.flatten()
 		if err == nil {
+			q.stream.beforeWrite([][]byte{t.flat})
 			var n int
 			n, err = q.stream.conn.Write(t.flat)
 			t.advance(n)
