@@ -121,7 +121,7 @@ func ahs(a verbs.DeviceAttr) bool { return a.MaxAH > 0 }
 func (n need) and(more ...need) need {
 	return func(a verbs.DeviceAttr) bool {
 		for _, f := range append(more, n) {
-			if !f(a) {
+			if f != nil && !f(a) {
 				return false
 			}
 		}

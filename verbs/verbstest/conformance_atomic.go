@@ -6,7 +6,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rconn/rdma/cm"
 	"github.com/rconn/rdma/verbs"
 	"github.com/stretchr/testify/require"
 )
@@ -71,12 +70,11 @@ func (s *suite) atomic(t *testing.T) {
 // atomicContenders counts by eight connections at the same time, half of them adding, half comparing and swapping.
 func (s *suite) atomicContenders(t *testing.T) {
 	const contenders, rounds = 8, 100
-	ln := s.listen(t, cm.ListenOptions{})
-	a, b := s.connect(t, ln, size{})
+	a, b := s.pair(t, size{})
 	mr := b.words()
 	sides := []*side{a}
 	for len(sides) < contenders {
-		a, _ := s.connectAs(t, ln, end{size{}, param()}, end{size{pd: b.pd}, param()})
+		a, _ := s.pairAs(t, end{size{}, param()}, end{size{pd: b.pd}, param()})
 		sides = append(sides, a)
 	}
 	var wg sync.WaitGroup

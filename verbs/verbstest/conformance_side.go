@@ -39,6 +39,7 @@ type side struct {
 	guest          bool // pd is another side's
 	mr             verbs.MR
 	regions        []verbs.MR // besides mr
+	ahs            []verbs.AH
 	ch             verbs.CompletionChannel
 	sendCQ, recvCQ verbs.CQ
 	qp             verbs.QP
@@ -128,6 +129,9 @@ func (e *side) postFirst(z size) {
 func (e *side) close() {
 	if e.qp != nil {
 		require.NoError(e.t, e.qp.Close())
+	}
+	for _, ah := range e.ahs {
+		require.NoError(e.t, ah.Close())
 	}
 	if e.recvCQ != nil {
 		require.NoError(e.t, e.recvCQ.Close())

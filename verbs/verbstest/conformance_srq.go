@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rconn/rdma/cm"
 	"github.com/rconn/rdma/verbs"
 	"github.com/stretchr/testify/require"
 )
@@ -76,9 +75,8 @@ func (p *pool) post(first, last int) {
 // pairs makes connections whose accepting ends share the queue.
 func (s *suite) pairs(t *testing.T, p *pool, n int) (as, bs []*side) {
 	t.Helper()
-	ln := s.listen(t, cm.ListenOptions{})
 	for range n {
-		a, b := s.connectAs(t, ln, end{size{}, param()}, end{size{pd: p.pd, srq: p.srq}, param()})
+		a, b := s.pairAs(t, end{size{}, param()}, end{size{pd: p.pd, srq: p.srq}, param()})
 		as, bs = append(as, a), append(bs, b)
 	}
 	return as, bs
