@@ -3,6 +3,7 @@ package verbstest
 import (
 	"bytes"
 	"errors"
+	"math"
 	"net/netip"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ func (s *suite) memory(t *testing.T) {
 		require.NoError(t, mr.Close())
 	}
 
-	for _, n := range []int{-1, 0, 1 << 50} {
+	for _, n := range []int{-1, 0, int(min(1<<50, uint64(math.MaxInt)))} {
 		_, err = pd.AllocMR(n, allAccess)
 		require.Error(t, err, "%d bytes", n)
 	}
