@@ -2,6 +2,7 @@ package softiwarp
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -56,7 +57,7 @@ func newDevice(cfg Config) *device {
 		},
 		Firmware: "1", NodeGUID: guid, SysImageGUID: guid, Ports: 1,
 		MaxQP: 1 << 20, MaxQPWR: 1 << 14, MaxSGE: maxSGE, MaxSGERead: 1, MaxCQ: 1 << 20, MaxCQE: 1 << 18, MaxMR: 1 << 22,
-		MaxMRSize: 1 << 40, MaxPD: 1 << 20, MaxQPRdAtom: maxDepth, MaxQPInitRdAtom: maxDepth,
+		MaxMRSize: min(1<<40, math.MaxInt/2), MaxPD: 1 << 20, MaxQPRdAtom: maxDepth, MaxQPInitRdAtom: maxDepth,
 		MaxSRQ: 1 << 20, MaxSRQWR: 1 << 16, MaxSRQSGE: maxSGE,
 		// Atomics are executed with the processor's own, see arriveAtomic.
 		Atomic: verbs.AtomicGlob,
