@@ -348,7 +348,7 @@ func (d *Device) die() {
 		}
 	}
 	for _, m := range d.mrs {
-		m.pinner.Unpin()
+		m.unpin()
 	}
 	for box := range d.watches {
 		box.close()

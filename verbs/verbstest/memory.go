@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -62,7 +63,7 @@ func (p *pd) AllocMR(size int, access verbs.Access) (verbs.MR, error) {
 	if err := p.mayRegister(size, access); err != nil {
 		return nil, err
 	}
-	return p.register(&mr{mem: pages(size), access: access, own: true}), nil
+	return p.register(&mr{mem: pages(size), access: access}), nil
 }
 
 func (p *pd) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
@@ -73,9 +74,20 @@ func (p *pd) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 	if err := p.mayRegister(len(mem), access); err != nil {
 		return nil, err
 	}
-	m := &mr{mem: mem[:len(mem):len(mem)], access: access}
-	m.pinner.Pin(unsafe.SliceData(mem))
+	m := &mr{mem: mem[:len(mem):len(mem)], access: access, pin: new(runtime.Pinner)}
+	m.pin.Pin(unsafe.SliceData(mem))
+	pins.Store(m.pin, nil)
 	return p.register(m), nil
+}
+
+// pins are those of open regions. One that is collected ends the program, but a test may forget a fabric with all that is open.
+var pins sync.Map
+
+func (m *mr) unpin() {
+	if m.pin != nil {
+		pins.Delete(m.pin)
+		m.pin.Unpin()
+	}
 }
 
 // mayRegister says why memory cannot be registered.
@@ -135,9 +147,8 @@ type mr struct {
 	addr   uint64
 	key    uint32
 	access verbs.Access
-	own    bool           // mem is the fabric's
-	pinner runtime.Pinner // of memory that is the caller's
-	dead   bool           // invalidated by a peer: the keys name nothing any more
+	pin    *runtime.Pinner // of memory that is the caller's; else it is the fabric's
+	dead   bool            // invalidated by a peer: the keys name nothing any more
 	closed bool
 }
 
@@ -179,13 +190,13 @@ func (m *mr) Close() error {
 	d.host.locked -= uint64(len(m.mem))
 	m.pd.mrs--
 	d.host.count(&d.host.objects.MRs, -1)
-	if m.own {
+	if m.pin == nil {
 		// Whoever still looks at the memory sees that it is gone; the race detector sees it too.
 		for i := range m.mem {
 			m.mem[i] = 0xdb
 		}
 	}
-	m.pinner.Unpin()
+	m.unpin()
 	m.mem = nil
 	return nil
 }

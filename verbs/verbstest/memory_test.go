@@ -128,3 +128,16 @@ func TestSolicitedOnly(t *testing.T) {
 		})
 	}
 }
+
+// A fabric that is forgotten with all that is open ends nothing.
+func TestForgottenRegion(t *testing.T) {
+	pd, err := NewFabric(Config{}).Host("a", "10.0.0.1").Device(0).AllocPD()
+	require.NoError(t, err)
+	_, err = pd.RegMR(make([]byte, 1<<16), verbs.AccessLocalWrite)
+	require.NoError(t, err)
+	pd = nil
+	for range 5 {
+		runtime.GC()
+		runtime.Gosched()
+	}
+}

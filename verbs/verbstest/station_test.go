@@ -21,7 +21,6 @@ type station struct {
 	qp     verbs.QP // the first that was made
 	async  chan verbs.AsyncEvent
 	closes []func() error
-	polled []verbs.Completion
 }
 
 // atHand runs a test in virtual time with two hosts. It checks at the end that nothing is left.
