@@ -526,7 +526,11 @@ func FuzzFPDUStream(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, crc bool) {
 		a, c := net.Pipe()
 		id := p.dev.newID(loopback(1), loopback(2))
-		v := newEnd(t, id, pairSize{wr: 4, memory: 64})
+		z := pairSize{wr: 4, memory: 64}
+		if len(b)%2 == 1 {
+			z.pool = newPool(t, p.dev, z, 2) // receives come from an SRQ
+		}
+		v := newEnd(t, id, z)
 		secret, err := v.pd.AllocMR(64, verbs.AccessLocalWrite)
 		require.NoError(t, err)
 		defer secret.Close()
