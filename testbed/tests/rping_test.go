@@ -17,7 +17,7 @@ import (
 	"github.com/rconn/rdma/verbs"
 )
 
-// rping, of rdmacm-utils, against the software device. All its data goes by RDMA READ and WRITE of the listening side. A round:
+// rping, of rdmacm-utils, against the software device and the kernel's. All its data goes by RDMA READ and WRITE of the listening side. A round:
 //
 //	dialing side                 listening side
 //	SEND of where its text is    READs the text
@@ -125,9 +125,20 @@ func TestSiwSoftRping(t *testing.T) {
 		for _, host := range []string{addr, addr6} {
 			for _, size := range []int{100, 65000} {
 				name := fmt.Sprintf("%s/%s/%d bytes", onOff("CRC", crc), host, size)
-				t.Run(name+"/rping dials", func(t *testing.T) { rpingDials(t, dev, host, size) })
-				t.Run(name+"/rping listens", func(t *testing.T) { rpingListens(t, dev, host, size) })
+				t.Run(name+"/rping dials", func(t *testing.T) { rpingDials(t, dev.provider, host, size) })
+				t.Run(name+"/rping listens", func(t *testing.T) { rpingListens(t, dev.provider, host, size) })
 			}
+		}
+	}
+}
+
+// Both ends are on the kernel's device.
+func TestBothRping(t *testing.T) {
+	for _, host := range []string{addr, addr6} {
+		for _, size := range []int{100, 65000} {
+			name := fmt.Sprintf("%s/%d bytes", host, size)
+			t.Run(name+"/rping dials", func(t *testing.T) { rpingDials(t, system, host, size) })
+			t.Run(name+"/rping listens", func(t *testing.T) { rpingListens(t, system, host, size) })
 		}
 	}
 }
@@ -140,9 +151,9 @@ func rpingCommand(role, host string, size int) []string {
 }
 
 // rpingDials has the kernel answer our READs.
-func rpingDials(t *testing.T, dev softDevice, host string, size int) {
+func rpingDials(t *testing.T, p cm.Provider, host string, size int) {
 	ctx := within(t, patience)
-	ln, err := dev.provider.Listen(netip.AddrPortFrom(netip.MustParseAddr(host), rpingPort), cm.ListenOptions{})
+	ln, err := p.Listen(netip.AddrPortFrom(netip.MustParseAddr(host), rpingPort), cm.ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,11 +178,11 @@ func rpingDials(t *testing.T, dev softDevice, host string, size int) {
 }
 
 // rpingListens has the kernel READ from us.
-func rpingListens(t *testing.T, dev softDevice, host string, size int) {
+func rpingListens(t *testing.T, p cm.Provider, host string, size int) {
 	ctx := within(t, patience)
 	server := start(t, rpingCommand("-s", host, size)...)
 	server.listens(t)
-	id, err := dev.provider.Resolve(ctx, netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr(host), rpingPort))
+	id, err := p.Resolve(ctx, netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr(host), rpingPort))
 	if err != nil {
 		t.Fatal(err)
 	}
