@@ -32,19 +32,23 @@ func accessNames(a verbs.Access) string {
 		if a&f.flag != 0 {
 			names = append(names, f.name)
 		}
+		a &^= f.flag
+	}
+	if a != 0 {
+		names = append(names, fmt.Sprintf("access flags %#x", a))
 	}
 	return strings.Join(names, ", ")
 }
 
 // checkAccess refuses what no device takes. The kernel would with the same errno as for a flag that the device does not have.
-func checkAccess(a verbs.Access) error {
+func checkAccess(device string, a verbs.Access) error {
 	unknown := a
 	for _, f := range accessFlags {
 		unknown &^= f.flag
 	}
 	switch {
 	case unknown != 0:
-		return fmt.Errorf("%w: access flags %#x, which do not exist", syscall.EINVAL, unknown)
+		return &verbs.UnsupportedError{Device: device, What: accessNames(unknown)}
 	case a&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && a&verbs.AccessLocalWrite == 0:
 		return fmt.Errorf("%w: AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite", syscall.EINVAL)
 	}

@@ -27,6 +27,7 @@ type cq struct {
 
 	mu sync.Mutex // polling, by the user or by the channel's Wait
 	c  *C.struct_rc_cq
+	ud map[uint32]bool // the UD QPs that receive by it
 }
 
 func (d *device) CreateCQ(o verbs.CQOptions) (verbs.CQ, error) {
@@ -90,12 +91,40 @@ func (q *cq) Poll(wc []verbs.Completion) (int, error) {
 	}
 	n := int(C.rc_poll(q.c, (*C.struct_rc_wc)(unsafe.Pointer(&wc[0])), C.int(len(wc))))
 	if n > 0 {
+		if len(q.ud) > 0 {
+			q.dropSources(wc[:n])
+		}
 		return n, nil
 	}
 	if err := q.dev.check(); err != nil {
 		return 0, err
 	}
 	return 0, sysErr("ibv_poll_cq", -n)
+}
+
+// setUD notes a UD QP that receives by the CQ.
+func (q *cq) setUD(num uint32, open bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ud == nil {
+		q.ud = make(map[uint32]bool)
+	}
+	if open {
+		q.ud[num] = true
+	} else {
+		delete(q.ud, num)
+	}
+	q.c.ud = C.int(len(q.ud))
+}
+
+// dropSources is for a CQ that QPs of other types use too: what their completions say about the sender means nothing.
+func (q *cq) dropSources(wc []verbs.Completion) {
+	for i := range wc {
+		if c := &wc[i]; !q.ud[c.QPNum] {
+			c.Flags &^= verbs.WCGRH
+			c.SrcQPNum, c.SLID, c.SL, c.SrcPathBits = 0, 0, 0, 0
+		}
+	}
 }
 
 func (q *cq) Close() error {

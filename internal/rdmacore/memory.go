@@ -86,7 +86,7 @@ func (p *pd) newMR(size int, access verbs.Access, hold func(*mr) error) (verbs.M
 	if limit := p.dev.attr.MaxMRSize; uint64(size) > limit {
 		return nil, &verbs.LimitError{What: "bytes of a memory region", Got: uint64(size), Max: limit}
 	}
-	if err := checkAccess(access); err != nil {
+	if err := checkAccess(p.dev.name, access); err != nil {
 		return nil, err
 	}
 	if err := p.dev.check(); err != nil {

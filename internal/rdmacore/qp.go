@@ -107,6 +107,9 @@ func (d *device) newQP(w owner, p parts, free func(), o *verbs.QPOptions) (*qp, 
 	}
 	q.send.c = c
 	q.recv = recvQueue{dev: d, c: &c.rq, maxSGE: q.cap.MaxRecvSGE}
+	if q.typ == verbs.UD {
+		q.recvCQ.setUD(q.num, true)
+	}
 	return q, nil
 }
 
@@ -270,6 +273,9 @@ func (q *qp) Close() error {
 			if err != nil {
 				q.set(c)
 				return err
+			}
+			if q.typ == verbs.UD {
+				q.recvCQ.setUD(q.num, false)
 			}
 			q.free()
 			return nil

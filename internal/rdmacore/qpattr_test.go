@@ -136,18 +136,22 @@ func TestGIDType(t *testing.T) {
 func TestCheckAccess(t *testing.T) {
 	for _, c := range []struct {
 		access verbs.Access
-		want   string // empty: fine
+		want   error
+		text   string
 	}{
-		{0, ""},
-		{verbs.AccessRemoteRead, ""},
-		{verbs.AccessLocalWrite | verbs.AccessRemoteAtomic | verbs.AccessZeroBased | verbs.AccessOnDemand | verbs.AccessHugeTLB | verbs.AccessRelaxedOrdering, ""},
-		{verbs.AccessRemoteWrite, "AccessLocalWrite"},
-		{verbs.AccessRemoteAtomic, "AccessLocalWrite"},
-		{1 << 4, "0x10"},
-		{1 << 31, "0x80000000"},
+		{0, nil, ""},
+		{verbs.AccessRemoteRead, nil, ""},
+		{
+			verbs.AccessLocalWrite | verbs.AccessRemoteAtomic | verbs.AccessZeroBased | verbs.AccessOnDemand | verbs.AccessHugeTLB |
+				verbs.AccessRelaxedOrdering, nil, "",
+		},
+		{verbs.AccessRemoteWrite, syscall.EINVAL, "AccessLocalWrite"},
+		{verbs.AccessRemoteAtomic, syscall.EINVAL, "AccessLocalWrite"},
+		{1 << 4, errors.ErrUnsupported, "rxe0 does not support access flags 0x10"},
+		{1 << 31, errors.ErrUnsupported, "0x80000000"},
 	} {
-		err := checkAccess(c.access)
-		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), c.want)) {
+		err := checkAccess("rxe0", c.access)
+		if !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%#x: %v", c.access, err)
 		}
 	}

@@ -102,7 +102,7 @@ struct rc_cq {
 	struct rc_channel *channel;
 	uint64_t handle; // by which Go finds its own object
 	int solicited;   // events for solicited and failed completions only
-	int sources;     // the library fills in where a completion came from
+	int ud;          // UD QPs that receive by it
 	int armed;       // an event is on its way or in the channel: no need to arm
 	int head, n;
 	struct rc_wc stash[RC_STASH];

@@ -13,7 +13,6 @@ static inline int rc_create_cq(struct ibv_context *ctx, int depth, struct rc_cha
 	q->channel = channel;
 	q->handle = handle;
 	q->solicited = solicited;
-	q->sources = ctx->device->transport_type == IBV_TRANSPORT_IB; // siw leaves them as they were
 	q->cq = rc_api.ibv_create_cq(ctx, depth, q, channel ? channel->channel : NULL, 0);
 	if (!q->cq) {
 		int err = rc_errno(1);
@@ -33,23 +32,24 @@ static inline int rc_destroy_cq(struct rc_cq *cq)
 	return err;
 }
 
-static inline void rc_copy_wc(struct rc_wc *out, const struct ibv_wc *wc, int sources)
+// Where a completion came from is for UD. Devices fill it in, or forget to, for others too.
+static inline void rc_copy_wc(struct rc_wc *out, const struct ibv_wc *wc, int ud)
 {
 	out->id = wc->wr_id;
 	out->status = wc->status;
 	out->opcode = wc->opcode & IBV_WC_RECV ? 7 + (wc->opcode & ~IBV_WC_RECV) : wc->opcode;
 	out->flags = (wc->wc_flags & IBV_WC_WITH_IMM ? 1 : 0) | (wc->wc_flags & IBV_WC_WITH_INV ? 2 : 0) |
-		     (wc->wc_flags & IBV_WC_GRH ? 4 : 0);
+		     (ud && wc->wc_flags & IBV_WC_GRH ? 4 : 0);
 	out->pad = 0;
 	out->byte_len = wc->byte_len;
 	out->imm = wc->wc_flags & IBV_WC_WITH_IMM ? ntohl(wc->imm_data) : 0;
 	out->inv_rkey = wc->wc_flags & IBV_WC_WITH_INV ? wc->invalidated_rkey : 0;
 	out->qp_num = wc->qp_num;
 	out->vendor_err = wc->vendor_err;
-	out->src_qp = sources ? wc->src_qp : 0;
-	out->slid = sources ? wc->slid : 0;
-	out->sl = sources ? wc->sl : 0;
-	out->path_bits = sources ? wc->dlid_path_bits : 0;
+	out->src_qp = ud ? wc->src_qp : 0;
+	out->slid = ud ? wc->slid : 0;
+	out->sl = ud ? wc->sl : 0;
+	out->path_bits = ud ? wc->dlid_path_bits : 0;
 }
 
 // rc_poll_device takes up to n (at most RC_STASH) completions from the device.
@@ -60,7 +60,7 @@ static inline int rc_poll_device(struct rc_cq *cq, struct rc_wc *out, int n)
 	if (got < 0)
 		return -EIO;
 	for (int i = 0; i < got; i++)
-		rc_copy_wc(&out[i], &wc[i], cq->sources);
+		rc_copy_wc(&out[i], &wc[i], cq->ud);
 	return got;
 }
 
