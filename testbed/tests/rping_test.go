@@ -133,7 +133,7 @@ func TestSiwSoftRping(t *testing.T) {
 }
 
 // Both ends are on the kernel's device.
-func TestBothRping(t *testing.T) {
+func TestBothCoreRping(t *testing.T) {
 	for _, host := range []string{addr, addr6} {
 		for _, size := range []int{100, 65000} {
 			name := fmt.Sprintf("%s/%d bytes", host, size)
