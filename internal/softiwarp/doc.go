@@ -20,15 +20,36 @@
 // the peer, and two sides that both send cannot block each other. A request completes when TCP has it all: its memory can be used
 // again, and nothing is said about the peer.
 //
+// # Where receives come from
+//
+// From the QP's own queue, or from an SRQ: the first segment of a message that needs a receive takes the oldest entry over to the QP. It is the
+// QP's then until it completes, flushed if the connection ends before; and the SRQ has room for another at once, so an SRQ alone
+// does not bound the completions that may come: each QP adds one. A peer that never sends the rest of its message keeps one entry. If there
+// is none, the connection ends, as with an empty receive queue: iWARP has no retry.
+//
+// A waiter whose CQs are for solicited events alone still receives, if it leads; other completions do not make Wait return.
+//
+// # What it costs
+//
 // A connection costs a goroutine, some 40 KiB of buffers (300 KiB with CRCs) besides its queues, and no processor time while it is idle.
 //
 // # What a peer may do
 //
 // Keys are random, and every key, address and length is checked against the protection domain, the access and the bounds before a byte
 // is placed; a violation ends the connection with RFC 5040's Terminate message. With CRCs nothing of an FPDU is placed before it was
-// checked. Memory is mapped outside Go's heap, and held by a count while a system call or a copy touches it, so that a region that is closed
-// too early gives errors, not a crash. A listener bounds the peers that have not sent their request, and the rejected ones that do not
+// checked. Memory is held by a count while a system call or a copy touches it, so that a region that is closed too early gives errors, not
+// a crash. A listener bounds the peers that have not sent their request, and the rejected ones that do not
 // leave, in number and time.
+//
+// # Memory
+//
+// AllocMR maps memory outside Go's heap. Memory of the caller's (RegMR) may be of the heap: it is kept alive and pinned, and the race detector
+// sees what the device does to it. Memory is never locked, pages may have any size, and bytes are placed in whatever order they come:
+// AccessOnDemand, AccessHugeTLB and AccessRelaxedOrdering are taken and change nothing. With AccessZeroBased work requests and the wire
+// have offsets.
+//
+// Atomics of peers are executed with the processor's own instructions, as those of package sync/atomic: the program and its peers
+// may change the same word (verbs.AtomicGlob). It must lie at a multiple of 8 in memory, also where addresses begin at 0.
 //
 // # Deviations
 //
