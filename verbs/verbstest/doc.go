@@ -16,10 +16,11 @@
 // It is strict where devices are, and fair where they are not: completions come as late as they can, send queue entries are free only
 // after a later completion was polled, memory is read when a request is executed and not before, addresses and keys that are mixed up
 // never happen to fit, nor do packet sequence numbers. Rules that a program must keep but no device checks are recorded, see
-// Fabric.Violations. It works in virtual time under testing/synctest; then everything takes the time that Latency and the protocol's timers say, and nothing else.
+// Fabric.Violations. It works in virtual time under testing/synctest; then everything takes the time that Latency and the protocol's
+// timers say, and nothing else.
 //
-// Its InfiniBand devices (RoCE, if DeviceConfig says so) do all that package verbs has, but for SEND with invalidate, which
-// DeviceConfig.Attr can add. Where devices differ it is as Linux's Soft-RoCE: 7 retries are for ever, UC and UD drop what is longer than the
+// Its InfiniBand devices (RoCE, if DeviceConfig says so) have every type of QP and every operation of package verbs, but for SEND with
+// invalidate, which DeviceConfig.Attr can add, and memory windows. Where devices differ it is as Linux's Soft-RoCE: 7 retries are for ever, UC and UD drop what is longer than the
 // receive. Where that would hide a mistake it is not: an RC packet with a PSN from the past is no duplicate but unanswered, a UD
 // message of two packets is refused at the post.
 //

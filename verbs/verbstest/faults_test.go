@@ -78,6 +78,32 @@ func TestFailKthRequest(t *testing.T) {
 	})
 }
 
+func TestFailCallsOfOtherObjects(t *testing.T) {
+	atHand(t, ib, func(t *testing.T, _ *Fabric, a, b *station) {
+		joined(a, b, verbs.RC)
+		s := a.shared(1)
+		for op, call := range map[Op]func() error{
+			RegMR:     func() error { _, err := a.pd.RegMR(make([]byte, 8), 0); return err },
+			CreateSRQ: func() error { _, err := a.pd.CreateSRQ(verbs.SRQOptions{MaxWR: 1}); return err },
+			CreateAH:  func() error { _, err := a.pd.CreateAH(by().Path(verbs.Endpoint{LID: 1})); return err },
+			CreateQP:  func() error { _, err := a.pd.CreateQP(verbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq}); return err },
+			SetLimit:  func() error { return s.SetLimit(1) },
+			Query:     func() error { _, err := s.Query(); return err },
+			Modify:    func() error { return a.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.AttrState) },
+			PostRecv:  func() error { _, err := s.PostRecv(make([]verbs.RecvWR, 1)); return err },
+		} {
+			before := a.host.Calls(op)
+			a.host.Fail(op, 1, errPlanted)
+			require.ErrorIs(t, call(), errPlanted, op)
+			require.Equal(t, before+1, a.host.Calls(op), op)
+		}
+		attr, err := a.qp.Query()
+		require.NoError(t, err)
+		require.Equal(t, verbs.QPRTS, attr.State)
+		a.recv(s, 0) // nothing was taken
+	})
+}
+
 // fault: MEM-1
 func TestMemlock(t *testing.T) {
 	dc := DeviceConfig{Memlock: 100_000, Attr: func(a *verbs.DeviceAttr) { a.MaxMRSize = 1 << 20 }}

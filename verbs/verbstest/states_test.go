@@ -297,6 +297,10 @@ func TestReset(t *testing.T) {
 						time.Sleep(wait)
 						if round == 1 {
 							a.moves(a.qp, verbs.QPError)
+							for n := 1; n > 0; n, _ = a.cq.Poll(make([]verbs.Completion, 1)) {
+								time.Sleep(4 * latency)
+							}
+							a.post(a.qp, to) // flushed at once
 						}
 						a.moves(a.qp, verbs.QPReset)
 						b.moves(b.qp, verbs.QPReset)
