@@ -50,7 +50,7 @@ func TestCounter(t *testing.T) {
 	for _, kind := range kinds {
 		s, err := contenders(8).hold(t.Context(), addr, kind, false)
 		require.NoError(t, err, kind)
-		require.Greater(t, s.total.Acquired, 50, kind)
+		require.Greater(t, s.total.Acquired, 16, kind)
 		if kind == "none" {
 			require.Less(t, s.counted, s.total.Acquired)
 			continue
@@ -98,7 +98,7 @@ func TestProcesses(t *testing.T) {
 	for _, kind := range []string{"cas", "ticket"} {
 		s, err := contenders(8).hold(t.Context(), addr, kind, true)
 		require.NoError(t, err, kind)
-		require.Greater(t, s.total.Acquired, 20)
+		require.Greater(t, s.total.Acquired, 16)
 		require.Equal(t, s.total.Acquired, s.counted, kind)
 	}
 }

@@ -132,9 +132,6 @@ func (b *backoff) wait() error {
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
-	if d == 0 {
-		return ctx.Err()
-	}
 	select {
 	case <-time.After(d):
 		return nil
@@ -157,8 +154,8 @@ func (ticket) acquire(ctx context.Context, c *contender) error {
 			return err
 		}
 		c.retries++
-		// Whoever is next looks all the time. The others have no need to look before those in front of them can be done.
-		if err := sleep(ctx, time.Duration(mine-now-1)*minBackoff); err != nil {
+		// There are so many before us, and no need to look before they can be done.
+		if err := sleep(ctx, time.Duration(mine-now)*minBackoff); err != nil {
 			return err
 		}
 	}
