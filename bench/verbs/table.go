@@ -47,7 +47,7 @@ func (r *report) latency() table {
 		p99, _ := median(c.values(func(r result) float64 { return micros(r.p99) }))
 		base, _ := r.find(c.like, c.size).lateness()
 		t = append(t, []string{
-			fmt.Sprint(c.size), c.name, c.timed, number(middle), number(p99), percent(spread), fmt.Sprintf("%.2f", middle/base), c.like,
+			fmt.Sprint(c.size), c.name, c.timed, number(middle), number(p99), percent(spread), ratio(middle / base), c.like,
 		})
 	}
 	return t
@@ -70,7 +70,7 @@ func (r *report) rate() table {
 		}
 		t = append(t, []string{
 			fmt.Sprint(c.size), c.name, number(ops / 1e3), number(ops * float64(c.size) / (1 << 20)), percent(spread),
-			fmt.Sprintf("%.2f", ops/base), cpu,
+			ratio(ops / base), cpu,
 		})
 	}
 	return t
@@ -85,6 +85,14 @@ func number(x float64) string {
 		return fmt.Sprintf("%.1f", x)
 	}
 	return fmt.Sprintf("%.0f", x)
+}
+
+// ratio has two digits that count, where it is small.
+func ratio(x float64) string {
+	if x < 0.1 {
+		return fmt.Sprintf("%.3f", x)
+	}
+	return fmt.Sprintf("%.2f", x)
 }
 
 func percent(x float64) string { return fmt.Sprintf("%.0f%%", 100*x) }

@@ -17,8 +17,9 @@ func Differences(document, column string, dev verbs.Device) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, table, ok := strings.Cut(string(text), "<!-- devices -->\n")
-	if table, _, ok = strings.Cut(table, "<!-- end -->"); !ok {
+	_, table, _ := strings.Cut(string(text), "<!-- devices -->\n")
+	table, _, ok := strings.Cut(table, "<!-- end -->")
+	if !ok {
 		return nil, fmt.Errorf("%s has no table between <!-- devices --> and <!-- end -->", document)
 	}
 	rows := strings.Split(strings.TrimSpace(table), "\n")
