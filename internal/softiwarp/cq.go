@@ -29,13 +29,25 @@ type cq struct {
 	broken bool
 }
 
-// cqe is a completion, with what its poll sets free: entries of a work queue up to pos.
+// cqe is a completion, with what its poll sets free: entries of a QP's own queue up to pos, or one of its SRQ.
 type cqe struct {
 	verbs.Completion
 	qp        *qp
 	recv      bool
 	solicited bool
 	pos       uint64
+}
+
+// free sets free what the completion's request took up in its queue.
+func (e *cqe) free() {
+	switch q := e.qp; {
+	case !e.recv:
+		q.sqFreed.Store(e.pos + 1)
+	case q.srq == nil:
+		q.rqFreed.Store(e.pos + 1)
+	default:
+		q.srq.used.Add(-1)
+	}
 }
 
 // notable tells whether the completion concerns a waiter who wants to be told of few.
@@ -86,11 +98,7 @@ func (q *cq) Poll(wc []verbs.Completion) (int, error) {
 	for i := range n {
 		e := &q.ring[q.head]
 		wc[i] = e.Completion
-		if e.recv {
-			e.qp.rqFreed.Store(e.pos + 1)
-		} else {
-			e.qp.sqFreed.Store(e.pos + 1)
-		}
+		e.free()
 		e.qp = nil
 		if q.solicited && !e.notable() {
 			q.quiet--
@@ -144,7 +152,9 @@ func (q *cq) push(e *cqe) {
 	quiet := false
 	switch {
 	case q.broken:
+		e.free()
 	case q.n == len(q.ring):
+		e.free()
 		q.broken = true
 		qps := slices.Clone(q.qps)
 		go q.overrun(qps)
@@ -201,11 +211,13 @@ func (q *cq) drop(p *qp) {
 	kept := 0
 	for i := range q.n {
 		e := q.ring[(q.head+i)%len(q.ring)]
-		switch {
-		case e.qp != p:
+		if e.qp != p {
 			q.ring[(q.head+kept)%len(q.ring)] = e
 			kept++
-		case q.solicited && !e.notable():
+			continue
+		}
+		e.free()
+		if q.solicited && !e.notable() {
 			q.quiet--
 		}
 	}

@@ -23,9 +23,9 @@
 // # Where receives come from
 //
 // From the QP's own queue, or from an SRQ: the first segment of a message that needs a receive takes the oldest entry over to the QP. It is the
-// QP's then until it completes, flushed if the connection ends before; and the SRQ has room for another at once, so an SRQ alone
-// does not bound the completions that may come: each QP adds one. A peer that never sends the rest of its message keeps one entry. If there
-// is none, the connection ends, as with an empty receive queue: iWARP has no retry.
+// QP's then until it completes, flushed if the connection ends before. A peer that never sends the rest of its message keeps one. If there
+// is none, the connection ends, as with an empty receive queue: iWARP has no retry. In both kinds of queue an entry is free again when its
+// completion is polled, so a CQ that has room for all entries is never overrun.
 //
 // A waiter whose CQs are for solicited events alone still receives, if it leads; other completions do not make Wait return.
 //

@@ -255,7 +255,9 @@ func (q *qp) complete(c *cq, e *cqe) {
 	}
 	e.QPNum, e.qp = q.num, q
 	q.pushed++
-	if !q.closed {
+	if q.closed {
+		e.free()
+	} else {
 		c.push(e)
 	}
 }

@@ -3,19 +3,20 @@ package softiwarp
 import (
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/rconn/rdma/verbs"
 )
 
-// srq is a shared receive queue. A QP takes the oldest entry for itself when the first segment of a message that needs one is here: the
-// entry is free again from then on, while its memory is the QP's until the receive completes. So a peer that sends the beginning
-// of a message and no more keeps one entry to itself, not the others'.
+// srq is a shared receive queue. A QP takes the oldest entry for itself when the first segment of a message that needs one is here. The
+// room it had in the queue is free again when its completion is polled, as in a QP's own queue.
 //
 // mu is taken with a qp.mu held, never the other way round.
 type srq struct {
 	pd   *pd
-	refs refs // QPs
+	refs refs         // QPs
+	used atomic.Int64 // entries in the queue, with a QP, or with a completion that was not polled
 
 	mu     sync.Mutex
 	queue  recvQueue
@@ -55,9 +56,11 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 		return 0, err
 	}
 	for i := range wrs {
-		if err := s.queue.post(&wrs[i], s.queue.head, &s.memory); err != nil {
+		freed := s.queue.tail - uint64(s.used.Load())
+		if err := s.queue.post(&wrs[i], freed, &s.memory); err != nil {
 			return i, err
 		}
+		s.used.Add(1)
 	}
 	return len(wrs), nil
 }

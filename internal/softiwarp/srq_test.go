@@ -263,6 +263,54 @@ func TestSRQQPCloses(t *testing.T) {
 	require.Equal(t, verbs.AsyncEvent{Type: verbs.EventQPLastWQEReached, QPNum: v.qp.Num()}, nextEvent(t, events), "of the next")
 }
 
+// TestSRQRoom counts the entries that are free: it is the poll of a completion that frees one, whatever way it ended.
+func TestSRQRoom(t *testing.T) {
+	f := newSRQFixture(t, Config{}, pairSize{wr: 8}, 8)
+	free := func(want int) {
+		t.Helper()
+		require.EqualValues(t, 8-want, f.pool.srq.(*srq).used.Load())
+		if want == 0 {
+			n, err := f.pool.srq.PostRecv(make([]verbs.RecvWR, 1))
+			require.Zero(t, n)
+			require.ErrorIs(t, err, verbs.ErrQueueFull)
+		}
+	}
+	free(0)
+	peer, v := f.victim(t)
+	peer.finish(1, 0, "whole")
+	f.pool.there(t, 1)
+	peer.begin(2, "begun")
+	eventually(t, "the second has begun", func() bool { return f.pool.left() == 6 })
+	free(0)
+	f.pool.next(t, true)
+	free(1)
+	require.NoError(t, v.id.Disconnect())
+	f.pool.next(t, true)
+	free(2)
+
+	// A CQ that is too small, and breaks.
+	small, err := f.p.dev.CreateCQ(verbs.CQOptions{Depth: 1})
+	require.NoError(t, err)
+	pool := *f.pool
+	pool.cq = small
+	peer, v = victim(t, f.ln, enhanced(0), param(), pairSize{pool: &pool})
+	peer.t = t
+	peer.finish(1, 0, "one")
+	peer.finish(2, 0, "two")
+	v.disconnected(t)
+	free(3)
+	n, err := small.Poll(make([]verbs.Completion, 2))
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	free(4)
+	require.NoError(t, v.qp.Close())
+	require.NoError(t, small.Close())
+
+	_, err = f.pool.srq.PostRecv(make([]verbs.RecvWR, 4))
+	require.NoError(t, err)
+	free(0)
+}
+
 // TestSRQErrorState has a message come by a QP in the error state: it takes no entry.
 func TestSRQErrorState(t *testing.T) {
 	f := newSRQFixture(t, Config{}, pairSize{}, 2)
