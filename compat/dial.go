@@ -218,37 +218,49 @@ func (d *Dialer) learn(network, address string, ways []way, vain, won int, outco
 	log.LogAttrs(context.Background(), level, message, attrs...)
 }
 
-// failure is the error when all ways failed: plain TCP's, without it the first that is more than the lack of a device.
+// failure is the error when all ways failed: plain TCP's. If that was not tried it is the context's, else the first that is more than the
+// lack of a device.
 func failure(ctx context.Context, network string, ways []way, outcomes []outcome) error {
-	main := -1
-	better := func(i int) bool {
-		return main < 0 || ways[i].name == wayTCP ||
-			ways[main].name != wayTCP && errors.Is(outcomes[main].err, verbs.ErrNoDevice) && !errors.Is(outcomes[i].err, verbs.ErrNoDevice)
+	i := mainFailure(ways, outcomes)
+	main := outcomes[i].err
+	if ways[i].name != wayTCP && ctx.Err() != nil {
+		main = opError("dial", network, nil, ctx.Err())
 	}
+	var others []string
 	for i, o := range outcomes {
-		if o.ended && better(i) {
-			main = i
-		}
-	}
-	if main < 0 {
-		return opError("dial", network, nil, ctx.Err())
-	}
-	err := &failed{err: cause(outcomes[main].err)}
-	for i, o := range outcomes {
-		if i != main && o.ended && tells(o.err, err.err) {
-			err.others = append(err.others, fmt.Sprintf("%s: %v", ways[i].name, o))
+		if o.ended && tells(o.err, main) {
+			others = append(others, fmt.Sprintf("%s: %v", ways[i].name, o))
 		}
 	}
 	var op *net.OpError
-	if len(err.others) == 0 || !errors.As(outcomes[main].err, &op) {
-		return opError("dial", network, nil, outcomes[main].err)
+	if len(others) == 0 || !errors.As(main, &op) {
+		return opError("dial", network, nil, main)
 	}
-	return &net.OpError{Op: op.Op, Net: op.Net, Source: op.Source, Addr: op.Addr, Err: err}
+	return &net.OpError{Op: op.Op, Net: op.Net, Source: op.Source, Addr: op.Addr, Err: &failed{op.Err, others}}
+}
+
+func mainFailure(ways []way, outcomes []outcome) int {
+	main := 0
+	for i, o := range outcomes {
+		switch {
+		case !o.ended:
+		case ways[i].name == wayTCP:
+			return i
+		case errors.Is(outcomes[main].err, verbs.ErrNoDevice) && !errors.Is(o.err, verbs.ErrNoDevice):
+			main = i
+		}
+	}
+	return main
 }
 
 // tells whether an error says more than the main one.
 func tells(err, main error) bool {
-	return !errors.Is(err, verbs.ErrNoDevice) && !(errors.Is(err, syscall.ECONNREFUSED) && errors.Is(main, syscall.ECONNREFUSED))
+	for _, known := range []error{verbs.ErrNoDevice, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, known) {
+			return false
+		}
+	}
+	return err != main && !(errors.Is(err, syscall.ECONNREFUSED) && errors.Is(main, syscall.ECONNREFUSED))
 }
 
 // failed is one way's error with those of the others for the reader.
