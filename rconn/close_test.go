@@ -14,6 +14,30 @@ import (
 	"github.com/rconn/rdma/verbs/verbstest"
 )
 
+// Nobody reads behind the peer's end. That the peer has closed after that is noticed by who writes, if only nothing.
+func TestWriteOfNothingTellsThatPeerHasClosed(t *testing.T) {
+	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork(t, fc, Config{KeepAlive: -1, Linger: time.Hour})
+			d, a := n.pair(t)
+			require.NoError(t, d.CloseWrite())
+			_, err := a.Read(make([]byte, 1))
+			require.Equal(t, io.EOF, err)
+			for _, nothing := range []net.Buffers{nil, {nil, {}}} {
+				_, err = a.WriteBuffers(&nothing)
+				require.NoError(t, err)
+			}
+			closed := make(chan error)
+			go func() { closed <- d.Close() }()
+			synctest.Wait()
+			_, err = a.Write(nil)
+			require.ErrorIs(t, err, syscall.EPIPE)
+			require.NoError(t, a.Close())
+			require.NoError(t, <-closed)
+		})
+	})
+}
+
 // While Close lingers, other calls are told at once.
 func TestCallsWhileCloseLingers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

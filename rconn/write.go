@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// Write sends p. It returns when all of it is with the device, or with the number of bytes that are.
+// Write sends p. It returns when all of it is with the device, or with the number of bytes that are. A Write of nothing tells whether the
+// connection can be written to, as far as is known.
 func (c *Conn) Write(p []byte) (int, error) {
 	one := [...][]byte{p}
 	n, err := c.write(one[:])
@@ -39,8 +40,8 @@ func (c *Conn) write(bufs [][]byte) (n int64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var buf []byte // what is left of the buffer being copied
-	if c.gone.Load() != nil {
-		c.progress() // a writer that finds room would not learn of the end
+	if c.gone.Load() != nil || c.stream.EOF() {
+		c.progress() // a writer that finds room would not learn of the end, and behind the peer's nobody reads
 	}
 	for {
 		if err = c.callError(&c.wr); err == nil {
