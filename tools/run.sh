@@ -1,20 +1,10 @@
 #!/bin/bash
 # make run: net/http over RDMA on this machine, a server and a client in two processes, with the hash of what was served and of what
-# arrived. ADDR is the address to serve; without one it is that of an RDMA device, and where there is none loopback, which the
-# software device serves. SIZE is the file's, in MiB.
+# arrived; then the classic cases of RDMA. ADDR is the address to serve, see addr.sh. SIZE is the file's, in MiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# rdma_addr prints an address of an RDMA device, if there is one.
-rdma_addr() {
-	local ndev
-	for ndev in /sys/class/infiniband/*/ports/1/gid_attrs/ndevs/0; do
-		[[ -r $ndev ]] || continue
-		ip -4 -o address show dev "$(cat "$ndev" 2>/dev/null)" 2>/dev/null || true # without ip: loopback
-	done | awk 'NR == 1 { sub("/.*", "", $4); print $4 }'
-}
-addr=${ADDR:-$(rdma_addr)}
-addr=${addr:-127.0.0.1}
+. tools/addr.sh
 
 mkdir -p build
 go build -o build/http ./examples/http
@@ -36,3 +26,5 @@ echo "$want served"
 grep -q "^$want$" "$dir/log"
 cmp "$dir/file" "$dir/copy"
 echo "the copy is equal to the file"
+
+ADDR=$addr tools/cases.sh

@@ -27,6 +27,7 @@ func serving(t *testing.T, c config) (*server, netip.AddrPort) {
 		cancel()
 		require.ErrorIs(t, <-done, context.Canceled)
 		require.Empty(t, s.sent)
+		require.Empty(t, s.waiting)
 		require.Len(t, s.free, 2*c.recvs)
 		require.NoError(t, s.close()) // and so had nothing open any more
 	})
@@ -56,7 +57,7 @@ func TestManyClientsShareReceives(t *testing.T) {
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
-	require.Greater(t, n, int64(1000))
+	require.Greater(t, n, int64(100))
 	require.Equal(t, n, s.requests.Load())
 	require.Less(t, s.batches.Load(), n, "each request was a batch of its own")
 }
@@ -131,7 +132,6 @@ func TestNoRequest(t *testing.T) {
 	require.NoError(t, u.run(time.Now().Add(50*time.Millisecond)))
 	require.Positive(t, count.Load())
 	require.NoError(t, u.close())
-	require.Empty(t, s.waiting)
 }
 
 // The client notices an answer that is not what was PUT.

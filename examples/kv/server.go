@@ -180,6 +180,7 @@ func (s *server) leave(c *client) {
 			s.done(id)
 		}
 	}
+	_ = s.serveBatch(nil) // requests may have waited for those slots
 }
 
 // serve answers requests until ctx ends.

@@ -132,9 +132,9 @@ func summarize(tallies []tally, counted int) summary {
 func (s summary) exact() bool { return s.counted == s.total.Acquired }
 
 func (s summary) line(kind string, lasts time.Duration) string {
-	verdict := "exact"
+	verdict := "is exact"
 	if !s.exact() {
-		verdict = fmt.Sprintf("%d of %d lost", s.total.Acquired-s.counted, s.total.Acquired)
+		verdict = fmt.Sprintf("has lost %d of %d", s.total.Acquired-s.counted, s.total.Acquired)
 	}
 	return fmt.Sprintf("%-7s %6.0f acquisitions/s, %4d to %4d for each contender, %6d retries, counter %s",
 		kind, float64(s.total.Acquired)/lasts.Seconds(), s.min, s.max, s.total.Retries, verdict)
