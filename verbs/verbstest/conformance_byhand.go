@@ -26,6 +26,7 @@ func (s *suite) byHandCases() []testCase {
 	}
 	h := &suite{s.Env}
 	h.byHand = true
+	cases = append(cases, testCase{"ByHandCQOverrun", h.cqOverrun, rc}, testCase{"ByHandCloseWhileBusy", h.closeWhileBusy, rc})
 	ofCM := []string{"ReadNoDepth", "AtomicNoDepth", "DepthLimit", "ReceiveFirst"}
 	for _, c := range slices.Concat(h.dataCases(), h.errorCases(), h.atomicCases(), h.immediateCases(), h.srqCases()) {
 		if !slices.Contains(ofCM, c.name) {

@@ -96,7 +96,9 @@ func (s *suite) inline(t *testing.T) {
 	}
 	n, err := a.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: make([]byte, a.qp.Cap().MaxInline+1)}})
 	require.Zero(t, n)
-	require.Error(t, err)
+	limit := new(verbs.LimitError)
+	require.ErrorAs(t, err, &limit)
+	require.EqualValues(t, a.qp.Cap().MaxInline, limit.Max)
 	a.sync(b) // no harm done
 }
 

@@ -1,6 +1,7 @@
 package verbstest
 
 import (
+	"bytes"
 	"net/netip"
 	"syscall"
 	"testing"
@@ -18,6 +19,7 @@ func (s *suite) udCases() []testCase {
 		{"UDReply", s.udReply, ud},
 		{"UDImm", s.udImm, ud.and(operations(verbs.OpSendWithImm))},
 		{"UDInline", s.udInline, ud},
+		{"UDPieces", s.udPieces, ud},
 		{"UDMany", s.udMany, ud},
 		{"UDWrongQKey", s.udWrongQKey, ud},
 		{"UDNoReceive", s.udNoReceive, ud},
@@ -203,6 +205,35 @@ func (s *suite) udInline(t *testing.T) {
 	_, payload := b.datagram(1, 0, n, a)
 	require.True(t, has(payload, 1))
 	a.sent(1, verbs.WCSend)
+}
+
+// udPieces gathers and scatters: the header goes to memory of its own.
+func (s *suite) udPieces(t *testing.T) {
+	most := s.pieces(t)
+	if most < 2 {
+		t.Log("left out: the device has one entry only")
+		return
+	}
+	a, bs := s.uds(t, 1, size{sendSGE: most, recvSGE: most})
+	b := bs[0]
+	ah := a.ahTo(b)
+	fill(a.mr.Bytes()[:1000], 1)
+	from, n := a.sglOf(most, 30, 0, 70, 1, 5)
+	for _, cut := range []int{1, verbs.GRHSize, verbs.GRHSize + 10} {
+		to, _ := b.sglOf(most, cut, verbs.GRHSize+n-cut)
+		fill(b.mr.Bytes(), 50)
+		before := bytes.Clone(b.mr.Bytes())
+		b.postRecv(1, to)
+		a.post(udWR(2, from, ah, b))
+		wc := b.received(1, verbs.GRHSize+n)
+		a.sent(2, verbs.WCSend)
+		all := b.bytesOf(to)
+		require.Equal(t, string(a.bytesOf(from)), string(all[verbs.GRHSize:]))
+		require.True(t, b.untouched(to, before))
+		if wc.Flags&verbs.WCGRH != 0 {
+			require.Equal(t, a.local.GID, b.source(all))
+		}
+	}
 }
 
 // udMany sends to several QPs by one.
