@@ -12,7 +12,7 @@ func capabilities(attr *verbs.DeviceAttr) verbs.Capabilities {
 		send |= atomics
 	}
 	if attr.Transport == verbs.TransportIWARP {
-		return verbs.Capabilities{Send: send}
+		return verbs.Capabilities{Send: send, LocksMemory: true}
 	}
 	c := verbs.Capabilities{
 		Send: send | verbs.Opcodes(verbs.OpSendWithImm, verbs.OpRDMAWriteWithImm),
