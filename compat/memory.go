@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -25,7 +26,7 @@ func (m *memory) vain(a attempt) bool {
 	return known && time.Now().Before(until)
 }
 
-// note remembers a vain attempt. When there is no room, first what is over goes, then any.
+// note remembers a vain attempt. When there is no room, what is over goes; when nothing is over, all does.
 func (m *memory) note(a attempt, d time.Duration) {
 	if d < 0 {
 		return
@@ -33,21 +34,14 @@ func (m *memory) note(a attempt, d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
+	if _, known := m.until[a]; !known && len(m.until) >= maxRemembered {
+		maps.DeleteFunc(m.until, func(_ attempt, until time.Time) bool { return !now.Before(until) })
+		if len(m.until) >= maxRemembered {
+			clear(m.until)
+		}
+	}
 	if m.until == nil {
 		m.until = make(map[attempt]time.Time)
-	}
-	if _, known := m.until[a]; !known && len(m.until) >= maxRemembered {
-		for b, until := range m.until {
-			if !now.Before(until) {
-				delete(m.until, b)
-			}
-		}
-		for b := range m.until {
-			if len(m.until) < maxRemembered {
-				break
-			}
-			delete(m.until, b)
-		}
 	}
 	m.until[a] = now.Add(d)
 }

@@ -1,0 +1,15 @@
+// Server serves the folder in which it is started.
+package main
+
+import (
+	"flag"
+	"log"
+	"net/http"
+)
+
+func main() {
+	addr := flag.String("addr", ":8080", "serve on this `address`")
+	flag.Parse()
+	http.Handle("/", http.FileServer(http.Dir(".")))
+	log.Fatal(http.ListenAndServe(*addr, nil))
+}
