@@ -151,3 +151,27 @@ func TestSolicitedShared(t *testing.T) {
 	defer q.mu.Unlock()
 	require.Zero(t, q.quiet)
 }
+
+// TestSolicitedWire has the opcodes that carry the solicited event (RFC 5040, RFC 7306), and those of our own.
+func TestSolicitedWire(t *testing.T) {
+	ln := listen(t, New(Config{Logger: quiet}), cm.ListenOptions{})
+	peer, v := victim(t, ln, enhanced(0), param(), pairSize{})
+	peer.write(peer.fpdu(tagged(opWrite, 1, 0), nil))
+	for _, c := range []struct {
+		op           verbs.Opcode
+		plain, event uint8
+	}{{verbs.OpSend, 3, 5}, {verbs.OpSendWithInv, 4, 6}, {verbs.OpRDMAWriteWithImm, 8, 9}, {verbs.OpSendWithImm, opSendImm, opSendImmSE}} {
+		for _, flags := range []verbs.SendFlags{0, verbs.Solicited} {
+			v.post(t, verbs.SendWR{Opcode: c.op, Flags: flags, SGL: v.sge(0, 4)})
+			h, _ := peer.read()
+			if h.op == opWrite {
+				h, _ = peer.read()
+			}
+			want := c.plain
+			if flags != 0 {
+				want = c.event
+			}
+			require.Equal(t, want, h.op, c.op)
+		}
+	}
+}
