@@ -75,7 +75,8 @@ type QPOptions struct {
 	RecvCQ CQ // may be the same as SendCQ
 
 	// SRQ, if not nil, is where receives come from, instead of a receive queue of the QP's own; the receive part of Cap is
-	// not looked at then. It must be of the QP's PD.
+	// not looked at then. It must be of the QP's PD,
+	// syscall.EINVAL otherwise.
 	SRQ SRQ
 
 	// Cap is what is asked for; the provider may grant more. Beyond the device's limits creation fails with an error
@@ -170,7 +171,7 @@ type QP interface {
 	//	RTS     State SQPSN AckTimeout RetryCount RNRRetry       State SQPSN                         State SQPSN
 	//	        MaxRdAtomic
 	//	SQD     State, from RTS: the send queue stops when what is under way is done; and back to RTS
-	//	ERR     State, from any
+	//	ERR     State, from any but RESET
 	//	RESET   State, from any: queues are emptied without completions
 	//
 	// What does not fit is syscall.EINVAL.

@@ -124,7 +124,8 @@ type SendWR struct {
 	// works is not defined; the region is still to be closed.
 	InvalidateRKey uint32
 
-	// AH, RemoteQPNum and RemoteQKey say where a SEND of a UD QP goes. Its payload fits in one packet, of the port's MTU.
+	// AH, RemoteQPNum and RemoteQKey say where a SEND of a UD QP goes. Its payload fits in one packet, of the port's MTU. The AH must
+	// be of the QP's PD (syscall.EINVAL) and open (ErrClosed).
 	AH          AH
 	RemoteQPNum uint32
 	RemoteQKey  uint32
