@@ -29,7 +29,6 @@ type contender struct {
 	mem     *remote.Memory
 	id      uint64 // not 0
 	retries int
-	fenced  int // times that a lease was over too soon
 }
 
 // join connects a contender. Numbers are given out by fetch-and-add too.
@@ -49,11 +48,20 @@ func (c *contender) close() error { return c.mem.Close() }
 
 // ready waits until as many contenders have come to the start as there are to be.
 func (c *contender) ready(ctx context.Context, all int) error {
-	n, err := c.mem.Do(c.mem.FetchAdd(startAt, 1))
-	for goal := (n/uint64(all) + 1) * uint64(all); err == nil && n < goal; n, err = c.mem.Do(c.mem.Load(startAt)) {
-		err = sleep(ctx, maxBackoff)
+	before, err := c.mem.Do(c.mem.FetchAdd(startAt, 1))
+	if err != nil {
+		return err
 	}
-	return err
+	goal := (before/uint64(all) + 1) * uint64(all)
+	for {
+		n, err := c.mem.Do(c.mem.Load(startAt))
+		if err != nil || n >= goal {
+			return err
+		}
+		if err := sleep(ctx, maxBackoff); err != nil {
+			return err
+		}
+	}
 }
 
 // A locker is a kind of lock. last is the WRITE to be done before it is released; both are posted together.

@@ -36,7 +36,8 @@ func Resolve(ctx context.Context, remote netip.AddrPort) (id cm.Resolved, err er
 	return id, err
 }
 
-// Listen asks the providers in order for a listener. The address must be that of a device, because memory is registered with one.
+// Listen asks the providers in order for a listener. Its address must be that of a device: memory is registered with one, before
+// anybody has connected.
 func Listen(local netip.AddrPort) (ln cm.Listener, err error) {
 	err = verbs.ErrNoDevice
 	for _, p := range rdma.Providers() {
@@ -45,8 +46,7 @@ func Listen(local netip.AddrPort) (ln cm.Listener, err error) {
 		}
 	}
 	if err == nil && ln.Device() == nil {
-		_ = ln.Close()
-		return nil, fmt.Errorf("%v may be any device: listen on the address of one", local)
+		return nil, errors.Join(fmt.Errorf("%v may be any device: listen on the address of one", local), ln.Close())
 	}
 	return ln, err
 }
