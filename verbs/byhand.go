@@ -34,7 +34,7 @@ type ByHand struct {
 	QKey uint32
 
 	AckTimeout  uint8 // RC, see QPAttr; 0: 14, which is 67 ms
-	RetryCount  uint8 // RC; 0: 7
+	RetryCount  uint8 // RC; 0: 6, since some devices take 7 as for ever
 	RNRRetry    uint8 // RC; 0: 7, for ever
 	MinRNRTimer uint8 // RC; 0: 12, which is 0.64 ms
 
@@ -89,7 +89,7 @@ func (h ByHand) Connect(qp QP, peer Endpoint) error {
 		MaxDestRdAtomic: cmp.Or(h.MaxDestRdAtomic, 1), MinRNRTimer: cmp.Or(h.MinRNRTimer, 12),
 	}
 	rts := QPAttr{
-		State: QPRTS, SQPSN: h.PSN & maxPSN, AckTimeout: cmp.Or(h.AckTimeout, 14), RetryCount: cmp.Or(h.RetryCount, 7),
+		State: QPRTS, SQPSN: h.PSN & maxPSN, AckTimeout: cmp.Or(h.AckTimeout, 14), RetryCount: cmp.Or(h.RetryCount, 6),
 		RNRRetry: cmp.Or(h.RNRRetry, 7), MaxRdAtomic: cmp.Or(h.MaxRdAtomic, 1),
 	}
 	var toRTR, toRTS QPAttrMask

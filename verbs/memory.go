@@ -37,7 +37,7 @@ type PD interface {
 	// RegMR registers memory of the caller's: a Go allocation, or what mmap returned. It must not be empty. As long as the region is
 	// open the provider keeps the memory alive, and pinned in the sense of runtime.Pinner; memory from mmap must stay mapped.
 	// While work requests or peers can reach it, the device reads and writes it without Go's knowledge: the race detector
-	// does not see it, and a child process that runs Go or C code before exec (os/exec does not) may break a transfer,
+	// need not see it, and a child process that runs Go or C code before exec (os/exec does not) may break a transfer,
 	// on kernels before 5.12 even by touching a neighbour on the same page. Nothing else must lie on pages that a peer may write
 	// to if that matters. AllocMR has none of these rules; RegMR is for memory that others hand in.
 	RegMR(mem []byte, access Access) (MR, error)
