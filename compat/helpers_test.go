@@ -39,6 +39,7 @@ func newWorld(t testing.TB, fc verbstest.Config) *world {
 	soft := rdma.SoftwareConfig{Logger: slog.New(slog.DiscardHandler)}
 	softA, softB := rdma.Software(soft), rdma.Software(soft)
 	w.dialing, w.listening = []cm.Provider{onLoopback{w.a}, softA}, []cm.Provider{onLoopback{w.b}, softB}
+	closeBoth(tcpPair(t)) // Go's poller has descriptors of its own
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
 	t.Cleanup(func() {
 		var err error

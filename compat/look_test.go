@@ -24,7 +24,7 @@ var lookers = map[string]func(net.Conn) looker{
 }
 
 // tcpPair is a TCP connection; accepted has been looked at by nobody.
-func tcpPair(t *testing.T) (dialed, accepted net.Conn) {
+func tcpPair(t testing.TB) (dialed, accepted net.Conn) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer ln.Close()
