@@ -65,7 +65,7 @@ func (d *device) checkAH(a *verbs.AHAttr) (verbs.PortAttr, error) {
 	if a.Port < 1 || a.Port > d.attr.Ports {
 		return verbs.PortAttr{}, errNoPort(a.Port)
 	}
-	port, err := d.Port(a.Port)
+	port, err := d.port(a.Port)
 	if err != nil {
 		return port, err
 	}

@@ -87,6 +87,15 @@ func (d *device) Name() string { return d.name }
 func (d *device) Attr() verbs.DeviceAttr { return d.attr }
 
 func (d *device) Port(num int) (verbs.PortAttr, error) {
+	a, err := d.port(num)
+	if err == nil {
+		a.Netdev = d.netdev(num, a.GIDs)
+	}
+	return a, err
+}
+
+// port is Port without what takes longer to find out.
+func (d *device) port(num int) (verbs.PortAttr, error) {
 	if num < 1 || num > d.attr.Ports {
 		return verbs.PortAttr{}, sysErr("ibv_query_port", int(syscall.EINVAL))
 	}
@@ -107,7 +116,6 @@ func (d *device) Port(num int) (verbs.PortAttr, error) {
 		SMLID:      uint16(a.sm_lid),
 		GIDs:       int(a.gids),
 		MaxMsgSize: uint32(a.max_msg_size),
-		Netdev:     d.netdev(num),
 	}, nil
 }
 
@@ -115,7 +123,7 @@ func (d *device) GID(port, index int) (verbs.GID, error) {
 	if port < 1 || port > d.attr.Ports || index < 0 {
 		return verbs.GID{}, sysErr("ibv_query_gid", int(syscall.EINVAL))
 	}
-	attr, err := d.Port(port)
+	attr, err := d.port(port)
 	if err != nil {
 		return verbs.GID{}, err
 	}
@@ -138,7 +146,7 @@ func (d *device) GIDType(port, index int) (verbs.GIDType, error) {
 	if _, err := d.GID(port, index); err != nil {
 		return 0, err
 	}
-	attr, err := d.Port(port)
+	attr, err := d.port(port)
 	if err != nil {
 		return 0, err
 	}
@@ -154,10 +162,9 @@ func (d *device) sysfs(port int, name ...string) string {
 
 // netdev is the network interface of a port: that of its first GID which has one. On iWARP the GID begins with the interface's
 // hardware address, and there may be nothing in sysfs.
-func (d *device) netdev(port int) string {
-	list, _ := os.ReadDir(filepath.Join(sysDevices, d.name, "ports", strconv.Itoa(port), "gid_attrs", "ndevs"))
-	for _, e := range list {
-		if name := d.sysfs(port, "gid_attrs", "ndevs", e.Name()); name != "" {
+func (d *device) netdev(port, gids int) string {
+	for i := range gids {
+		if name := d.sysfs(port, "gid_attrs", "ndevs", strconv.Itoa(i)); name != "" {
 			return name
 		}
 	}
@@ -245,5 +252,9 @@ func (d *device) zoneOf(ip netip.Addr) string {
 	if name := interfaceOf(ip); name != "" {
 		return name
 	}
-	return d.netdev(1)
+	port, err := d.Port(1)
+	if err != nil {
+		return ""
+	}
+	return port.Netdev
 }
