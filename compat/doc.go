@@ -24,11 +24,12 @@
 // longer than 250 ms; the first connection is taken, and the others are closed. One log line says what was taken and how the
 // better ways went.
 //
-// What a server of another protocol sees of this: where it has no RDMA, one connection for the attempt of the software device, with an MPA request of at most
-// 80 bytes, which is closed when the answer is not MPA's, when there is none in 250 ms, or when the server closes it. A
-// compat.Listener may see a connection that ends without a byte, when another way was faster. A Dialer remembers for a minute
-// (Dialer.Memory) which ways did not lead to an address and dials it without them, so the price is paid once a minute and not for each connection. For
-// servers on which stray bytes do harm (a printer, a log that takes lines) there is TCPOnly. For servers of package rconn, which take no plain
+// What a server of another protocol sees of this: one connection for the attempt of the software device (and one for that of an
+// iWARP device of the kernel, where the dialing host has one), with an MPA request of at most 80 bytes. It is closed when the
+// answer is not MPA's, when there is none in 250 ms, or when the server closes it. A compat.Listener may see a connection that
+// ends without a byte, when another way was faster. A Dialer remembers for a minute (Dialer.Memory) which ways did not lead to
+// an address and dials it without them, so the price is paid once a minute and not for each connection. For servers on which
+// stray bytes do harm (a printer, a log that takes lines) there is TCPOnly. For servers of package rconn, which take no plain
 // TCP, there is Require: plain TCP connects to their port too, and leads nowhere.
 //
 // # Errors
