@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-// own lends a pool to everybody, and after each time that it was lent tells what that cost this process.
+// own lends a pool to everybody, and tells what that costs this process.
 func own(ctx context.Context, local string, words int) error {
 	o, err := newOwner(local, words)
 	if err != nil {
@@ -60,18 +60,8 @@ func own(ctx context.Context, local string, words int) error {
 	}
 	defer o.Close()
 	fmt.Printf("listening on %v\n", o.Addr())
-	var since time.Time
-	var cpu time.Duration
-	return o.Serve(ctx, func(conns int) {
-		switch {
-		case since.IsZero():
-			since, cpu = time.Now(), cpuTime()
-		case conns == 0:
-			took, used := time.Since(since), cpuTime()-cpu
-			fmt.Printf("owner: lent for %.2f s, used %.3f s of CPU (%.1f%%)\n", took.Seconds(), used.Seconds(), 100*used.Seconds()/took.Seconds())
-			since = time.Time{}
-		}
-	})
+	var a account
+	return o.Serve(ctx, func(conns int) { a.changed(conns, time.Now(), cpuTime()) })
 }
 
 func newOwner(local string, words int) (*remote.Owner, error) {

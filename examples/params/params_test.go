@@ -151,3 +151,21 @@ func TestDemo(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, both(t.Context(), "0.0.0.0:0", load{words: 1}), "listen on the address of one")
 }
+
+// The owner's account begins with the first connection and ends with the last; its longest pause is looked at apart.
+func TestAccount(t *testing.T) {
+	start := time.Now()
+	var a account
+	at := func(conns int, seconds float64, cpu time.Duration) {
+		a.changed(conns, start.Add(time.Duration(seconds*float64(time.Second))), cpu)
+	}
+	at(1, 0, 5*time.Second)
+	at(2, 1, 6*time.Second)
+	at(1, 4, 6003*time.Millisecond)
+	now := moment{start.Add(5 * time.Second), 6500 * time.Millisecond}
+	a.conns++
+	require.Equal(t, "owner: lent for 5.00 s: 1.500 s of CPU (30.0%), with 2 connections; "+
+		"longest time without connecting: 3.00 s, 0.003 s of CPU (0.1%)", a.text(now))
+	at(0, 5, 6500*time.Millisecond)
+	require.Equal(t, account{}, a)
+}

@@ -33,7 +33,7 @@ func seen(t *testing.T, out string) {
 
 // examples/kv: when receives run out, rxe has the senders wait, and they go on.
 func TestRxeCasesKV(t *testing.T) {
-	out := run(t, program("kv"), "-addr", net.JoinHostPort(addr, "7010"), "-demo")
+	out := run(t, program("kv"), "-addr", net.JoinHostPort(addr, "7010"), "-demo", "-starve", "100ms")
 	seen(t, out)
 	for _, stage := range []string{"with credits", "with credits, server late"} {
 		if number(t, out, `(?m)^`+stage+` +([0-9]+) requests/s, receives ran low \d+ times$`) == 0 {
@@ -51,7 +51,7 @@ func TestRxeCasesKV(t *testing.T) {
 
 // On iWARP the connections break, unless there are credits.
 func TestSiwCasesKV(t *testing.T) {
-	out := run(t, program("kv"), "-addr", net.JoinHostPort(addr, "7010"), "-demo")
+	out := run(t, program("kv"), "-addr", net.JoinHostPort(addr, "7010"), "-demo", "-starve", "100ms")
 	seen(t, out)
 	for _, stage := range []string{"with credits", "with credits, server late"} {
 		if number(t, out, `(?m)^`+stage+` +([0-9]+) requests/s, receives ran low \d+ times$`) == 0 {
@@ -80,8 +80,11 @@ func TestRxeCasesParams(t *testing.T) {
 		}
 	}
 	clients := number(t, out, `this process used ([0-9.]+) s of CPU`)
-	if owners := number(t, owner.out.String(), `used ([0-9.]+) s of CPU`); owners > clients/10 {
+	if owners := number(t, owner.out.String(), `lent for .*: ([0-9.]+) s of CPU`); owners > clients/10 {
 		t.Errorf("the owner used %v s of CPU, those who read and update %v s", owners, clients)
+	}
+	if quiet := number(t, owner.out.String(), `without connecting: .*\(([0-9.]+)%\)`); quiet > 5 {
+		t.Errorf("the owner used %v%% of a CPU when all it did was to own", quiet)
 	}
 }
 
@@ -89,7 +92,7 @@ func TestRxeCasesParams(t *testing.T) {
 func TestRxeCasesLock(t *testing.T) {
 	server := start(t, program("lock"), "-listen", net.JoinHostPort(addr, "7030"))
 	server.listens(t)
-	out := run(t, program("lock"), "-addr", net.JoinHostPort(addr, "7030"), "-processes", "-for", "1s")
+	out := run(t, program("lock"), "-addr", net.JoinHostPort(addr, "7030"), "-processes")
 	seen(t, out)
 	if number(t, out, `(?m)^none .* counter has lost (\d+) of \d+$`) == 0 {
 		t.Error("nothing was lost without a lock")
