@@ -36,7 +36,7 @@ soak: setup ## the tests of connections ROUNDS times, 20 if not set, on 1, 2 and
 fuzz: ## each fuzz target, or those that match FUZZ, for FUZZTIME, 30s if not set
 	@tools/fuzz.sh
 
-run: ## a file by net/http over RDMA, on the software device where there is no other
+run: ## a file by net/http over RDMA and three classic cases, on the software device where there is no other
 	@tools/run.sh
 
 bench-soft: ## the software device beside plain TCP
