@@ -88,7 +88,8 @@ func (m *Memory) Write(off, n int) verbs.SendWR {
 	return m.wr(verbs.OpRDMAWrite, off, m.objects.SGE(local, n))
 }
 
-// Load is a READ of one word; Do returns it.
+// Load is a READ of one word; Do returns it. Devices fetch an aligned word in one piece, though no specification says so; who needs a
+// promise uses FetchAdd of 0, which the device does one by one with all other atomics on the word.
 func (m *Memory) Load(off int) verbs.SendWR {
 	return m.wr(verbs.OpRDMARead, off, m.objects.SGE(0, word))
 }
