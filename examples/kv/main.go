@@ -108,14 +108,14 @@ func show(ctx context.Context, local string, c config, l load) error {
 	if err != nil {
 		return err
 	}
-	late := c
-	late.starve = cmp.Or(c.starve, 2*time.Millisecond)
+	prompt, late := c, c
+	prompt.starve, late.starve = 0, cmp.Or(c.starve, 2*time.Millisecond)
 	for _, stage := range []struct {
 		name    string
 		config  config
 		credits bool
 	}{
-		{"with credits", c, true},
+		{"with credits", prompt, true},
 		{"with credits, server late", late, true},
 		{"without credits, server late", late, false},
 	} {

@@ -76,6 +76,9 @@ func newServer(local netip.AddrPort, c config) (*server, error) {
 }
 
 func (s *server) build(dev verbs.Device) (err error) {
+	if err := end.Need(dev, verbs.OpSend); err != nil {
+		return err
+	}
 	if dev.Attr().MaxSRQ == 0 {
 		return &verbs.UnsupportedError{Device: dev.Name(), What: "shared receive queues"}
 	}

@@ -149,7 +149,7 @@ func TestDemo(t *testing.T) {
 	leak.Check(t)
 	err := both(t.Context(), "127.0.0.1:0", load{words: 1024, readers: 1, writers: 1, every: time.Millisecond, lasts: 50 * time.Millisecond})
 	require.NoError(t, err)
-	require.ErrorContains(t, both(t.Context(), "0.0.0.0:0", load{words: 1}), "listen on the address of one")
+	require.ErrorContains(t, both(t.Context(), "0.0.0.0:0", load{words: 1}), "listen on the address of one device")
 }
 
 // The owner's account begins with the first connection and ends with the last; its longest pause is looked at apart.

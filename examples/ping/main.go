@@ -13,15 +13,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/signal"
 	"slices"
 	"time"
 
-	"github.com/rconn/rdma"
 	"github.com/rconn/rdma/cm"
-	"github.com/rconn/rdma/verbs"
+	"github.com/rconn/rdma/examples/internal/end"
 )
 
 func main() {
@@ -58,11 +56,11 @@ func main() {
 
 // serve answers every write with one of the same size.
 func serve(ctx context.Context, address string, once bool, spin time.Duration) error {
-	addr, err := netip.ParseAddrPort(address)
+	addr, err := end.Parse(address)
 	if err != nil {
-		return fmt.Errorf("want IP:port, such as 10.9.0.1:7000: %w", err)
+		return err
 	}
-	ln, err := listenOn(addr)
+	ln, err := end.Listen(addr)
 	if err != nil {
 		return err
 	}
@@ -82,26 +80,26 @@ func serve(ctx context.Context, address string, once bool, spin time.Duration) e
 }
 
 func answer(ctx context.Context, req cm.Request, spin time.Duration) error {
-	e, err := newEnd(ctx, req, spin)
+	s, err := newSide(ctx, req, spin)
 	if err != nil {
 		return errors.Join(err, req.Reject(nil), req.Close())
 	}
-	defer e.close()
-	if err := e.setPeer(req.Param().PrivateData); err != nil {
+	defer s.close()
+	if err := s.setPeer(req.Param().PrivateData); err != nil {
 		return errors.Join(err, req.Reject(nil))
 	}
-	if err := req.Accept(ctx, e.param()); err != nil {
+	if err := req.Accept(ctx, s.param()); err != nil {
 		return err
 	}
 	for {
-		size, err := e.receive()
-		if errors.Is(err, errGone) {
+		size, err := s.receive()
+		if errors.Is(err, end.ErrGone) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := e.write(size); err != nil {
+		if err := s.write(size); err != nil {
 			return err
 		}
 	}
@@ -109,24 +107,24 @@ func answer(ctx context.Context, req cm.Request, spin time.Duration) error {
 
 // ping writes and waits for the answer n times, and prints what it took.
 func ping(ctx context.Context, address string, n, size int, spin time.Duration) error {
-	remote, err := netip.ParseAddrPort(address)
+	remote, err := end.Parse(address)
 	if err != nil {
 		return err
 	}
-	id, err := resolve(ctx, remote)
+	id, err := end.Resolve(ctx, remote)
 	if err != nil {
 		return err
 	}
-	e, err := newEnd(ctx, id, spin)
+	s, err := newSide(ctx, id, spin)
 	if err != nil {
 		return errors.Join(err, id.Close())
 	}
-	defer e.close()
-	reply, err := id.Connect(ctx, e.param())
+	defer s.close()
+	reply, err := id.Connect(ctx, s.param())
 	if err != nil {
 		return err
 	}
-	if err := e.setPeer(reply.PrivateData); err != nil {
+	if err := s.setPeer(reply.PrivateData); err != nil {
 		return err
 	}
 	dev := id.Device()
@@ -135,10 +133,10 @@ func ping(ctx context.Context, address string, n, size int, spin time.Duration) 
 	trips := make([]time.Duration, n)
 	for i := range trips {
 		start := time.Now()
-		if err := e.write(size); err != nil {
+		if err := s.write(size); err != nil {
 			return err
 		}
-		if _, err := e.receive(); err != nil {
+		if _, err := s.receive(); err != nil {
 			return cmp.Or(ctx.Err(), err)
 		}
 		trips[i] = time.Since(start)
@@ -147,25 +145,4 @@ func ping(ctx context.Context, address string, n, size int, spin time.Duration) 
 	at := func(q float64) time.Duration { return trips[int(q*float64(n-1))].Round(100 * time.Nanosecond) }
 	fmt.Printf("%d round trips: min %v, median %v, 90%% %v, 99%% %v, max %v\n", n, at(0), at(.5), at(.9), at(.99), at(1))
 	return nil
-}
-
-// resolve asks the providers in order; one that has no device for the address leaves it to the next.
-func resolve(ctx context.Context, remote netip.AddrPort) (id cm.Resolved, err error) {
-	err = verbs.ErrNoDevice
-	for _, p := range rdma.Providers() {
-		if id, err = p.Resolve(ctx, netip.AddrPort{}, remote); !errors.Is(err, verbs.ErrNoDevice) {
-			break
-		}
-	}
-	return id, err
-}
-
-func listenOn(addr netip.AddrPort) (ln cm.Listener, err error) {
-	err = verbs.ErrNoDevice
-	for _, p := range rdma.Providers() {
-		if ln, err = p.Listen(addr, cm.ListenOptions{}); !errors.Is(err, verbs.ErrNoDevice) {
-			break
-		}
-	}
-	return ln, err
 }

@@ -36,8 +36,7 @@ func Resolve(ctx context.Context, remote netip.AddrPort) (id cm.Resolved, err er
 	return id, err
 }
 
-// Listen asks the providers in order for a listener. Its address must be that of a device: memory is registered with one, before
-// anybody has connected.
+// Listen asks the providers in order for a listener.
 func Listen(local netip.AddrPort) (ln cm.Listener, err error) {
 	err = verbs.ErrNoDevice
 	for _, p := range rdma.Providers() {
@@ -45,14 +44,15 @@ func Listen(local netip.AddrPort) (ln cm.Listener, err error) {
 			break
 		}
 	}
-	if err == nil && ln.Device() == nil {
-		return nil, errors.Join(fmt.Errorf("%v may be any device: listen on the address of one", local), ln.Close())
-	}
 	return ln, err
 }
 
-// Need fails if a device lacks one of the operations, with an error that is errors.ErrUnsupported.
+// Need fails if a device lacks one of the operations, with an error that is errors.ErrUnsupported; and if there is no device, which is that
+// of a listener on all addresses: memory is registered with one, before anybody has connected.
 func Need(dev verbs.Device, ops ...verbs.Opcode) error {
+	if dev == nil {
+		return errors.New("listen on the address of one device")
+	}
 	for _, op := range ops {
 		if !dev.Attr().Caps.Send.Has(op) {
 			return &verbs.UnsupportedError{Device: dev.Name(), What: op.String()}

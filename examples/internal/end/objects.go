@@ -3,6 +3,7 @@ package end
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/rconn/rdma/verbs"
 )
@@ -13,6 +14,8 @@ type Objects struct {
 	MR      verbs.MR
 	Channel verbs.CompletionChannel
 	CQ      verbs.CQ
+
+	Spin time.Duration // Wait watches for completions this long before it sleeps
 }
 
 // NewObjects makes them. size is that of the memory in bytes, depth the number of completions that may be outstanding.
@@ -54,7 +57,7 @@ func (o *Objects) Wait(ctx context.Context, wcs []verbs.Completion) (int, error)
 		if over {
 			return 0, context.Cause(ctx)
 		}
-		if err := o.Channel.Wait(0); err != nil {
+		if err := o.Channel.Wait(o.Spin); err != nil {
 			return 0, err
 		}
 	}
