@@ -82,12 +82,12 @@ func (q *qp) encode(wrs []verbs.SendWR) (int, error) {
 			sgl = nil
 			copy(inline[i*q.cap.MaxInline:], wr.Inline)
 		}
-		copy(sges[i*q.cap.MaxSendSGE:], sgl)
+		n := copySGL(sges[i*q.cap.MaxSendSGE:], sgl)
 		o := &out[i]
 		o.id = C.uint64_t(wr.ID)
 		o.imm = C.uint32_t(wr.Imm)
 		o.inline_len = C.uint32_t(len(wr.Inline))
-		o.num_sge = C.uint16_t(len(sgl))
+		o.num_sge = C.uint16_t(n)
 		o.opcode = C.uint8_t(wr.Opcode)
 		o.flags = C.uint8_t(wr.Flags)
 	}

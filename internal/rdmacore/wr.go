@@ -154,3 +154,14 @@ func checkSGL(n, limit int) error {
 	}
 	return nil
 }
+
+// copySGL copies the entries that are not empty. Linux 6.1 does not survive an empty one before others that soft-iWARP sends.
+func copySGL(to, sgl []verbs.SGE) (n int) {
+	for i := range sgl {
+		if sgl[i].Length > 0 {
+			to[n] = sgl[i]
+			n++
+		}
+	}
+	return n
+}

@@ -82,6 +82,21 @@ func TestCheckDatagram(t *testing.T) {
 	}
 }
 
+func TestCopySGL(t *testing.T) {
+	one, two := verbs.SGE{Addr: 1, Length: 3, LKey: 5}, verbs.SGE{Addr: 2, Length: 4, LKey: 6}
+	empty := verbs.SGE{Addr: 9, LKey: 9}
+	var to [4]verbs.SGE
+	if n := copySGL(to[:], []verbs.SGE{empty, one, empty, two}); n != 2 || to != [4]verbs.SGE{one, two} {
+		t.Errorf("%d: %+v", n, to)
+	}
+	if n := copySGL(to[:], []verbs.SGE{empty}); n != 0 {
+		t.Error(n)
+	}
+	if n := copySGL(nil, nil); n != 0 {
+		t.Error(n)
+	}
+}
+
 func TestCheckQPOptions(t *testing.T) {
 	attr := &verbs.DeviceAttr{MaxQPWR: 100, MaxSGE: 4}
 	o := verbs.QPOptions{Cap: verbs.QPCap{MaxSendWR: 100, MaxInline: 1 << 20}}
