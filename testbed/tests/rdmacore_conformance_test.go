@@ -28,6 +28,7 @@ func testConformance(t *testing.T) {
 		ReadOneWay:    isSiw(),
 		SRQLimitLate:  true,
 		SRQLimitStays: isSiw(),
+		SQDWaits:      !isSiw(),
 		Leaks: func() error {
 			for kind, n := range objects(t) {
 				if n > before[kind] {
