@@ -249,7 +249,7 @@ func TestClientsDie(t *testing.T) {
 		c := newChain(t, network, serve(t, network, echo))
 		rounds := 50
 		if raceEnabled {
-			rounds = 10
+			rounds = 5
 		}
 		var clients sync.WaitGroup
 		for range 4 {

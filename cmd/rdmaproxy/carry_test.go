@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -168,6 +169,50 @@ func TestBackendEndsFirst(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "still here", string(got))
 	})
+}
+
+// The end of a client that takes nothing gets through, though what goes the other way is stuck.
+func TestHalfCloseWhileStuck(t *testing.T) {
+	for _, network := range []string{"tcp", "unix", "rdma"} {
+		t.Run(network, func(t *testing.T) {
+			var written atomic.Int64
+			end := make(chan error, 1)
+			backend := serve(t, "tcp", func(c conn) {
+				var writing sync.WaitGroup
+				writing.Go(func() {
+					for buf := make([]byte, 64<<10); ; {
+						n, err := c.Write(buf)
+						written.Add(int64(n))
+						if err != nil {
+							return
+						}
+					}
+				})
+				_, err := io.Copy(io.Discard, struct{ io.Reader }{c})
+				end <- err
+				writing.Wait()
+			})
+			var client conn
+			if network == "rdma" {
+				p := start(t, "rdma://127.0.0.1:0=tcp://"+backend.String())
+				nc, err := rconn.Dial("rdma", p.addrs[0])
+				require.NoError(t, err)
+				client = nc.(conn)
+			} else {
+				client = newChain(t, network, backend).dial(t)
+			}
+			last, since := int64(0), time.Now()
+			eventually(t, "writing is stuck", func() bool {
+				if n := written.Load(); n != last {
+					last, since = n, time.Now()
+				}
+				return last > 0 && time.Since(since) > 500*time.Millisecond
+			})
+			require.NoError(t, client.CloseWrite())
+			require.NoError(t, receive(t, end))
+			reset(client)
+		})
+	}
 }
 
 // A client that sends and closes at once: the backend gets all of it, though nobody takes what it answers then.
