@@ -88,11 +88,11 @@ func TestRxeCasesParams(t *testing.T) {
 	}
 }
 
-// examples/lock, with a process for each contender.
+// examples/lock: exact under each kind of lock, and what becomes of dead and late holders.
 func TestRxeCasesLock(t *testing.T) {
 	server := start(t, program("lock"), "-listen", net.JoinHostPort(addr, "7030"))
 	server.listens(t)
-	out := run(t, program("lock"), "-addr", net.JoinHostPort(addr, "7030"), "-processes")
+	out := run(t, program("lock"), "-addr", net.JoinHostPort(addr, "7030"))
 	seen(t, out)
 	if number(t, out, `(?m)^none .* counter has lost (\d+) of \d+$`) == 0 {
 		t.Error("nothing was lost without a lock")
@@ -111,6 +111,17 @@ func TestRxeCasesLock(t *testing.T) {
 		if !regexp.MustCompile(line).MatchString(out) {
 			t.Errorf("%s: not in\n%s", line, out)
 		}
+	}
+}
+
+// Contenders of 8 processes.
+func TestRxeCasesLockProcesses(t *testing.T) {
+	server := start(t, program("lock"), "-listen", net.JoinHostPort(addr, "7031"))
+	server.listens(t)
+	out := run(t, program("lock"), "-addr", net.JoinHostPort(addr, "7031"), "-processes", "-kind", "cas")
+	seen(t, out)
+	if number(t, out, `(?m)^cas +(\d+) acquisitions/s.* counter is exact$`) == 0 {
+		t.Error("no acquisitions")
 	}
 }
 
