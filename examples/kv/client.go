@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rconn/rdma/cm"
 	"github.com/rconn/rdma/examples/internal/end"
 	"github.com/rconn/rdma/verbs"
 )
@@ -59,8 +61,12 @@ func dial(ctx context.Context, addr netip.AddrPort, window int, credits bool, co
 	}
 	reply, err := id.Connect(ctx, end.Param(nil))
 	var hello welcome
-	if err == nil {
+	var refused *cm.RejectedError
+	switch {
+	case err == nil:
 		err = hello.parse(reply.PrivateData)
+	case errors.As(err, &refused):
+		err = fmt.Errorf("%w: %s", err, bytes.TrimRight(refused.PrivateData, "\x00"))
 	}
 	if err != nil {
 		return nil, errors.Join(err, u.close())

@@ -105,6 +105,7 @@ func TestTooManyClients(t *testing.T) {
 	require.NoError(t, err)
 	_, err = dial(t.Context(), addr, 4, true, &count)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.ErrorContains(t, err, "too many clients")
 	require.NoError(t, u.run(time.Now().Add(50*time.Millisecond)))
 	require.NoError(t, u.close())
 	s.gone(t)

@@ -136,7 +136,8 @@ func (s *server) accept(ctx context.Context) error {
 func (s *server) attend(ctx context.Context, req cm.Request) {
 	c, hello, err := s.join(ctx, req)
 	if err != nil {
-		_ = req.Reject([]byte(err.Error()))
+		why := err.Error()
+		_ = req.Reject([]byte(why[:min(len(why), cm.MaxRejectData)]))
 		_ = req.Close()
 		return
 	}

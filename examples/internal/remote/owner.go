@@ -73,7 +73,7 @@ func (o *Owner) serve(ctx context.Context, req cm.Request, changed func(int)) {
 		SendCQ: o.objects.CQ, RecvCQ: o.objects.CQ, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1},
 	})
 	if err != nil {
-		_ = req.Reject([]byte(err.Error()))
+		_ = req.Reject(nil)
 		_ = req.Close()
 		return
 	}
