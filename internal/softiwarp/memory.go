@@ -31,8 +31,9 @@ func (p *pd) Close() error {
 // mr is a memory region. Its key is its STag, here and at the peer, and is random: who cannot guess it cannot reach the memory.
 type mr struct {
 	pd     *pd
-	mem    []byte
-	base   uint64 // address of the first byte in work requests
+	mem    atomic.Pointer[[]byte] // nil once it is closed: whoever still knows the region does not keep its memory
+	start  uintptr                // of the memory
+	base   uint64                 // address of the first byte in work requests
 	key    uint32
 	access verbs.Access
 	free   func() error // gives the memory back
@@ -60,15 +61,14 @@ const (
 )
 
 func (p *pd) AllocMR(size int, access verbs.Access) (verbs.MR, error) {
-	return p.register("AllocMR", size, access, func(m *mr) error {
+	return p.register("AllocMR", size, access, func(m *mr) ([]byte, error) {
 		page := os.Getpagesize()
 		pages, err := mapMemory((size + page - 1) / page * page)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		m.mem = pages[:size:size]
 		m.free = func() error { return unmapMemory(pages) }
-		return nil
+		return pages[:size:size], nil
 	})
 }
 
@@ -77,22 +77,21 @@ var pinned sync.Map
 
 // RegMR pins the memory. Go does not move it in any case, but a program may rely on what pinning allows.
 func (p *pd) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
-	return p.register("RegMR", len(mem), access, func(m *mr) error {
+	return p.register("RegMR", len(mem), access, func(m *mr) ([]byte, error) {
 		pin := new(runtime.Pinner)
 		pin.Pin(&mem[0])
 		pinned.Store(pin, nil)
-		m.mem = mem[:len(mem):len(mem)]
 		m.free = func() error {
 			pinned.Delete(pin)
 			pin.Unpin()
 			return nil
 		}
-		return nil
+		return mem[:len(mem):len(mem)], nil
 	})
 }
 
 // register makes a region of memory that provide brings.
-func (p *pd) register(call string, size int, access verbs.Access, provide func(*mr) error) (verbs.MR, error) {
+func (p *pd) register(call string, size int, access verbs.Access, provide func(*mr) ([]byte, error)) (verbs.MR, error) {
 	attr := &p.dev.attr
 	switch unknown := access &^ allFlags; {
 	case unknown != 0:
@@ -106,12 +105,14 @@ func (p *pd) register(call string, size int, access verbs.Access, provide func(*
 		return nil, err
 	}
 	m := &mr{pd: p, access: access, idle: make(chan struct{})}
-	if err := provide(m); err != nil {
+	mem, err := provide(m)
+	if err != nil {
 		p.refs.release()
 		return nil, err
 	}
+	m.hold(mem)
 	if access&verbs.AccessZeroBased == 0 {
-		m.base = uint64(uintptr(unsafe.Pointer(&m.mem[0])))
+		m.base = uint64(m.start)
 	}
 	if !p.dev.mrs.add(m, attr.MaxMR) {
 		_ = m.free()
@@ -122,7 +123,17 @@ func (p *pd) register(call string, size int, access verbs.Access, provide func(*
 	return m, nil
 }
 
-func (m *mr) Bytes() []byte { return m.mem }
+func (m *mr) hold(mem []byte) {
+	m.mem.Store(&mem)
+	m.start = uintptr(unsafe.Pointer(&mem[0]))
+}
+
+func (m *mr) Bytes() []byte {
+	if mem := m.mem.Load(); mem != nil {
+		return *mem
+	}
+	return nil
+}
 
 func (m *mr) Addr() uint64 { return m.base }
 
@@ -146,7 +157,9 @@ func (m *mr) Close() error {
 	}
 	m.pd.dev.mrs.remove(m.key)
 	<-m.idle
+	m.mem.Store(nil)
 	err := m.free()
+	m.free = nil
 	m.pd.refs.release()
 	m.pd.dev.count(&m.pd.dev.open.mrs, -1)
 	return err
@@ -173,11 +186,12 @@ func (m *mr) done() {
 
 // slice is n bytes at addr, if the region has them; the comparison cannot overflow.
 func (m *mr) slice(addr, n uint64) ([]byte, bool) {
-	size := uint64(len(m.mem))
+	mem := m.Bytes()
+	size := uint64(len(mem))
 	if addr < m.base || n > size || addr-m.base > size-n {
 		return nil, false
 	}
-	return m.mem[addr-m.base:][:n:n], true
+	return mem[addr-m.base:][:n:n], true
 }
 
 // lookup finds memory of this side by its local keys, and remembers the last region.

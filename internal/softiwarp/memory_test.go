@@ -95,28 +95,17 @@ func TestCallersMemoryCollected(t *testing.T) {
 	}
 }
 
-// TestCallersMemoryAlive holds on to memory that the program has forgotten, until the region is closed.
-func TestCallersMemoryAlive(t *testing.T) {
-	p := New(Config{Logger: quiet}).(*provider)
-	pd, err := p.dev.AllocPD()
+// forgotten is memory of Go's heap that only its region keeps; freed is closed when it is collected.
+func forgotten(t *testing.T, d verbs.PD) (m verbs.MR, freed chan struct{}) {
+	block, freed := new([1 << 16]byte), make(chan struct{})
+	runtime.AddCleanup(block, func(struct{}) { close(freed) }, struct{}{})
+	m, err := d.RegMR(block[:], allAccess)
 	require.NoError(t, err)
-	freed := make(chan struct{})
-	key := func() uint32 {
-		block := new([1 << 16]byte)
-		runtime.AddCleanup(block, func(struct{}) { close(freed) }, struct{}{})
-		m, err := pd.RegMR(block[:], allAccess)
-		require.NoError(t, err)
-		return m.RKey()
-	}()
-	for range 10 {
-		runtime.GC()
-	}
-	select {
-	case <-freed:
-		t.Fatal("memory of an open region was freed")
-	default:
-	}
-	require.NoError(t, p.dev.mrs.find(key).Close())
+	return m, freed
+}
+
+func collected(t *testing.T, freed chan struct{}) {
+	t.Helper()
 	eventually(t, "the memory is freed", func() bool {
 		runtime.GC()
 		select {
@@ -126,7 +115,88 @@ func TestCallersMemoryAlive(t *testing.T) {
 			return false
 		}
 	})
+}
+
+// TestCallersMemoryAlive holds on to memory that the program has forgotten, until the region is closed.
+func TestCallersMemoryAlive(t *testing.T) {
+	p := New(Config{Logger: quiet}).(*provider)
+	pd, err := p.dev.AllocPD()
+	require.NoError(t, err)
+	m, freed := forgotten(t, pd)
+	key := m.RKey()
+	m = nil
+	for range 10 {
+		runtime.GC()
+	}
+	select {
+	case <-freed:
+		t.Fatal("memory of an open region was freed")
+	default:
+	}
+	m = p.dev.mrs.find(key)
+	require.NoError(t, m.Close())
+	collected(t, freed)
+	require.Nil(t, m.Bytes())
 	require.NoError(t, pd.Close())
+}
+
+// TestCallersMemoryLetGo closes a region after each use that there is of it: the memory is freed while queues, and the region itself,
+// live on.
+func TestCallersMemoryLetGo(t *testing.T) {
+	of := func(m verbs.MR) []verbs.SGE { return []verbs.SGE{{Addr: m.Addr(), Length: 1 << 16, LKey: m.LKey()}} }
+	done := func(t *testing.T, e *end, wr verbs.SendWR) {
+		wr.Flags = verbs.Signaled
+		e.post(t, wr)
+		wc := e.reap(t)
+		require.NoError(t, wc.Err())
+	}
+	with := func(op verbs.Opcode, memory []verbs.SGE, peer verbs.MR) verbs.SendWR {
+		return verbs.SendWR{Opcode: op, SGL: memory, RemoteAddr: peer.Addr(), RKey: peer.RKey()}
+	}
+	received := func(t *testing.T, x, y *end, post func([]verbs.RecvWR) (int, error), sgl []verbs.SGE) {
+		for range 64 { // what is posted already
+			done(t, x, with(verbs.OpSend, x.sge(0, 1), x.mr))
+			y.next(t, true)
+		}
+		_, err := post([]verbs.RecvWR{{ID: recvBit, SGL: sgl}})
+		require.NoError(t, err)
+		done(t, x, with(verbs.OpSend, x.sge(0, 1<<16), x.mr))
+		wc := y.next(t, true)
+		require.NoError(t, wc.Err())
+	}
+	for name, use := range map[string]func(t *testing.T, x, y *end, m verbs.MR){
+		"WRITE from":    func(t *testing.T, x, y *end, m verbs.MR) { done(t, y, with(verbs.OpRDMAWrite, of(m), x.mr)) },
+		"READ into":     func(t *testing.T, x, y *end, m verbs.MR) { done(t, y, with(verbs.OpRDMARead, of(m), x.mr)) },
+		"READ from":     func(t *testing.T, x, y *end, m verbs.MR) { done(t, x, with(verbs.OpRDMARead, x.sge(0, 1<<16), m)) },
+		"FETCH AND ADD": func(t *testing.T, x, y *end, m verbs.MR) { done(t, x, with(verbs.OpAtomicFetchAndAdd, x.sge(0, 8), m)) },
+		"WRITE to": func(t *testing.T, x, y *end, m verbs.MR) {
+			done(t, x, with(verbs.OpRDMAWrite, x.sge(0, 1<<16), m))
+			done(t, x, with(verbs.OpRDMARead, x.sge(0, 8), y.mr)) // it has arrived
+		},
+		"receive": func(t *testing.T, x, y *end, m verbs.MR) {
+			if y.srq != nil {
+				received(t, x, y, y.srq.PostRecv, of(m))
+			} else {
+				sgl := append(of(m), append(of(m), of(m)...)...)
+				sgl[0].Length, sgl[1].Length = 40<<10, 8<<10
+				received(t, x, y, y.qp.PostRecv, sgl)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, cfg := range []Config{{}, {CRC: true}} {
+				f := newSRQFixture(t, cfg, pairSize{memory: 1 << 17}, 64)
+				for _, z := range []pairSize{{memory: 1 << 17}, {pool: f.pool}} {
+					x, y := connectEnds(t, f.p, f.ln, pairSize{memory: 1 << 17}, z)
+					m, freed := forgotten(t, y.pd)
+					use(t, x, y, m)
+					require.NoError(t, m.Close())
+					collected(t, freed)
+					runtime.KeepAlive(m)
+				}
+			}
+		})
+	}
 }
 
 // TestForgottenDevice drops a device with an open region: nothing happens.

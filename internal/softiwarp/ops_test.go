@@ -271,7 +271,7 @@ func TestSplits(t *testing.T) {
 }
 
 // fake is a region for its key and address only.
-func (m *mr) fake() *mr { m.mem = make([]byte, 8); return m }
+func (m *mr) fake() *mr { m.hold(make([]byte, 8)); return m }
 
 // idle tells whether all that came was taken.
 func (e *end) idle() bool {

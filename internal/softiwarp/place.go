@@ -346,6 +346,7 @@ func (q *qp) received(wc verbs.Completion, solicited bool) {
 // segmentEnd is called when a segment's payload is in place. False: the connection is over.
 func (q *qp) segmentEnd() bool {
 	r := &q.rx
+	r.one[0] = seg{}
 	switch h := &r.h; {
 	case h.op == opWrite:
 		return true

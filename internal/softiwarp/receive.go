@@ -256,6 +256,7 @@ func (r *receiver) release() {
 		m.done()
 	}
 	r.mrs = r.mrs[:0]
+	clear(r.iov)
 }
 
 // placed accounts for n bytes of payload.

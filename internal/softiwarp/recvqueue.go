@@ -98,7 +98,9 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 // completeRecv completes the oldest request. mu is held.
 func (q *qp) completeRecv(wc verbs.Completion, solicited bool) {
 	r := &q.rq
-	wc.ID = r.first().id
+	e := r.first()
+	wc.ID = e.id
+	clear(e.segs)
 	pos := r.head
 	r.head++
 	q.complete(q.recvCQ, &cqe{Completion: wc, recv: true, solicited: solicited, pos: pos})

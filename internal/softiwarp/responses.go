@@ -67,5 +67,5 @@ func (r *readQueue) pop() {
 
 // addr is the address of the first byte in work requests.
 func (s *seg) addr() uint64 {
-	return s.mr.base + uint64(uintptr(unsafe.Pointer(&s.b[0]))-uintptr(unsafe.Pointer(&s.mr.mem[0])))
+	return s.mr.base + uint64(uintptr(unsafe.Pointer(&s.b[0]))-s.mr.start)
 }

@@ -81,6 +81,7 @@ func (t *sender) empty() bool { return t.first == len(t.iov) }
 // build makes a batch of what may be sent now. It reports false if there is nothing. mu is held.
 func (q *qp) build() bool {
 	t := &q.out
+	clear(t.iov)
 	t.slab, t.from, t.iov, t.mrs, t.ends, t.size, t.first = t.slab[:0], 0, t.iov[:0], t.mrs[:0], t.ends[:0], 0, 0
 	bounced := false
 	for len(t.slab)+2*segmentRoom <= cap(t.slab) && len(t.iov)+segmentIOV < maxIOV && t.size < t.limit {
@@ -297,11 +298,12 @@ func (q *qp) segment() bool {
 // messageBuilt ends a message, and sends the immediate after a WRITE that has one.
 func (q *qp) messageBuilt() {
 	t := &q.out
-	t.msg.active = false
-	if t.msg.reply {
+	pos, reply := t.msg.pos, t.msg.reply
+	t.msg = message{}
+	if reply {
 		return
 	}
-	e := q.sq.at(t.msg.pos)
+	e := q.sq.at(pos)
 	if e.op == verbs.OpRDMAWriteWithImm {
 		var body [immediateSize]byte
 		binary.BigEndian.PutUint32(body[:], e.word)

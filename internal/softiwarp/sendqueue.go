@@ -179,6 +179,7 @@ func (q *qp) completeSends() {
 func (q *qp) completeSend(e *sqe, status verbs.Status) {
 	s := &q.sq
 	pos := s.head
+	clear(e.segs) // nothing is to keep memory that the program has done with
 	s.head++
 	s.next = max(s.next, s.head)
 	if status == verbs.StatusSuccess && !q.signalAll && e.flags&verbs.Signaled == 0 {

@@ -109,6 +109,7 @@ func (s *srq) take(to *recvQueue) bool {
 	}
 	x := to.push(e.id)
 	x.segs, x.length, x.bad = append(x.segs, e.segs...), e.length, e.bad
+	clear(e.segs)
 	s.queue.head++
 	s.checkLimit()
 	return true

@@ -35,6 +35,7 @@ func (v *vectors) fill(bufs [][]byte) uintptr {
 
 func (v *vectors) call(trap, single uintptr, fd uintptr, bufs [][]byte) (int, error) {
 	n := v.fill(bufs)
+	defer clear(v[:n])
 	for {
 		var r uintptr
 		var errno syscall.Errno
