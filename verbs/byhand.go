@@ -20,7 +20,7 @@ import (
 type ByHand struct {
 	Port     int // 0: 1
 	GIDIndex int // entry of the port's GID table
-	PathMTU  int // bytes; 0: 1024, which every port has. Not used for UD
+	PathMTU  int // bytes; 0: 1024, what RoCE has on Ethernet's usual 1500; at most PortAttr.MTU of both ports. Not used for UD
 	SL       uint8
 	HopLimit uint8 // of packets with a global route header; 0: 64
 
@@ -49,7 +49,7 @@ type Endpoint struct {
 	QPNum uint32
 	PSN   uint32 // the packet sequence number it begins with
 	LID   uint16 // on InfiniBand
-	GID   GID
+	GID   GID    // zero: packets have no global route header, as within an InfiniBand subnet; both ends have it zero then
 }
 
 func (h *ByHand) port() int { return cmp.Or(h.Port, 1) }

@@ -124,7 +124,8 @@ type Capabilities struct {
 	// connection breaks.
 	RNR bool
 
-	// WriteAcked says whether the completion of a WRITE means that the peer's device has placed it. Without it (iWARP) a
+	// WriteAcked says whether the completion of a WRITE means that the peer's device has it, and will place it before what comes
+	// behind. Without it (iWARP) a
 	// completion only means that the memory may be reused.
 	WriteAcked bool
 

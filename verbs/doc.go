@@ -8,13 +8,15 @@
 // # Objects and their order
 //
 //	Device            a NIC, shared by the whole process, never closed
-//	└── PD            protection domain: MRs and QPs of one PD may work together
+//	└── PD            protection domain: its MRs, SRQs, AHs and QPs may work together
 //	    ├── MR        registered memory, named by lkey (here) and rkey (by the peer)
-//	    └── QP        queue pair: a send queue and a receive queue, made by a cm.ID
+//	    ├── SRQ       shared receive queue: receives for several QPs
+//	    ├── AH        address handle: where a datagram goes
+//	    └── QP        queue pair: a send queue and a receive queue, made by a cm.ID, or by the PD to be connected by hand
 //	└── CompletionChannel
 //	    └── CQ        completion queue: where the results of work requests appear
 //
-// Objects are closed from the leaves to the root: QP, CQ, channel, MR, PD. Closing an object that another one still
+// Objects are closed from the leaves to the root: QP, AH, SRQ, CQ, channel, MR, PD. Closing an object that another one still
 // uses fails with ErrBusy and changes nothing; closing twice is harmless. Every method of a closed object
 // returns ErrClosed. An object of one provider handed to another is answered with ErrForeign.
 //
@@ -22,9 +24,10 @@
 //
 //	ErrNoDevice               no device (or no driver, or no library): the text says what is missing
 //	ErrDeviceRemoved          the device went away under the object
-//	ErrQueueFull              a send or receive queue has no free entry; post again after a completion
+//	ErrQueueFull              a send, receive or shared receive queue has no free entry; post again after a completion
 //	ErrClosed                 the object was closed; the same value as net.ErrClosed
-//	errors.ErrUnsupported     the device cannot do this; see Capabilities
+//	errors.ErrUnsupported     the device cannot do this, an *UnsupportedError; see Capabilities
+//	*LimitError               more than the device or the object allows, with the limit; Is syscall.EINVAL
 //	*CompletionError          a work request failed, by its completion's Status
 //	*MemlockError             registration hit RLIMIT_MEMLOCK; Is syscall.ENOMEM
 //	syscall.Errno             all else, wrapped in *os.SyscallError with the call's name

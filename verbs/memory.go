@@ -30,16 +30,17 @@ type PD interface {
 	Device() Device
 
 	// AllocMR maps size bytes of zeroed, page-aligned memory outside Go's heap and registers them. The memory is
-	// not inherited by a child process, so that fork and exec cannot disturb a transfer. It counts
-	// against RLIMIT_MEMLOCK; a refusal for that reason is a *MemlockError.
+	// not inherited by a child process, so that fork and exec cannot disturb a transfer. Where Capabilities.LocksMemory says so, it
+	// counts against RLIMIT_MEMLOCK; a refusal for that reason is a *MemlockError. A size of less than 1 is syscall.EINVAL, as
+	// is access that lacks AccessLocalWrite beside what needs it; beyond DeviceAttr.MaxMRSize it is a LimitError.
 	AllocMR(size int, access Access) (MR, error)
 
-	// RegMR registers memory of the caller's: a Go allocation, or what mmap returned. It must not be empty. As long as the region is
-	// open the provider keeps the memory alive, and pinned in the sense of runtime.Pinner; memory from mmap must stay mapped.
-	// While work requests or peers can reach it, the device reads and writes it without Go's knowledge: the race detector
-	// need not see it, and a child process that runs Go or C code before exec (os/exec does not) may break a transfer,
-	// on kernels before 5.12 even by touching a neighbour on the same page. Nothing else must lie on pages that a peer may write
-	// to if that matters. AllocMR has none of these rules; RegMR is for memory that others hand in.
+	// RegMR registers memory of the caller's: a Go allocation, or what mmap returned. Errors are those of AllocMR. As long as the region
+	// is open the provider keeps the memory alive, and pinned in the sense of runtime.Pinner; memory from mmap must stay mapped.
+	// While work requests or peers can reach it, the device reads and writes it without Go's knowledge; the race detector sees
+	// that on the software device only. A child process that runs Go or C code before exec (os/exec does not) may break a transfer; on
+	// kernels before 5.12 it may do so even by touching a neighbour on the same page, so that nothing else should lie on its
+	// pages. AllocMR has none of these rules; RegMR is for memory that others hand in.
 	RegMR(mem []byte, access Access) (MR, error)
 
 	// CreateQP makes a QP in the state QPReset, to be connected by hand, see ByHand. Which types a device makes so is in

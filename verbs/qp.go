@@ -75,8 +75,7 @@ type QPOptions struct {
 	RecvCQ CQ // may be the same as SendCQ
 
 	// SRQ, if not nil, is where receives come from, instead of a receive queue of the QP's own; the receive part of Cap is
-	// not looked at then. It must be of the QP's PD,
-	// syscall.EINVAL otherwise.
+	// not looked at then. It must be of the QP's PD, syscall.EINVAL otherwise.
 	SRQ SRQ
 
 	// Cap is what is asked for; the provider may grant more. Beyond the device's limits creation fails with an error

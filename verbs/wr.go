@@ -54,8 +54,8 @@ const (
 	OpRDMARead
 
 	// OpAtomicCmpAndSwp and OpAtomicFetchAndAdd change a word of the peer's memory in one piece; see SendWR.CompareAdd. No other atomic
-	// comes between that the same device executes, whichever QP it comes by; what the peer's processor does at the same time
-	// is not covered. An address that is not a multiple of 8 is refused, at the post or by the peer's device.
+	// comes between that the same device executes, whichever QP it comes by; whether that holds for
+	// what the peer's processor does at the same time too, says DeviceAttr.Atomic. An address that is not a multiple of 8 is refused, at the post or by the peer's device.
 	OpAtomicCmpAndSwp
 	OpAtomicFetchAndAdd
 
