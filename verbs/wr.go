@@ -59,6 +59,7 @@ const (
 	OpAtomicCmpAndSwp
 	OpAtomicFetchAndAdd
 
+	// OpLocalInv and OpBindMW are names only: no device has them.
 	OpLocalInv
 	OpBindMW
 )
