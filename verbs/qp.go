@@ -170,9 +170,10 @@ type QP interface {
 	//	RTS     State SQPSN AckTimeout RetryCount RNRRetry       State SQPSN                         State SQPSN
 	//	        MaxRdAtomic
 	//	SQD     State, from RTS: the send queue stops when what is under way is done; and back to RTS
-	//	ERR     State, from any but RESET
+	//	ERR     State, from any; on Linux's devices not from RESET
 	//	RESET   State, from any: queues are emptied without completions
 	//
+	// Which others may come along, or be changed within a state (Access and MinRNRTimer in RTS, for instance), is in IBTA vol. 1, 11.2.5.2.
 	// What does not fit is syscall.EINVAL.
 	Modify(attr QPAttr, mask QPAttrMask) error
 
