@@ -5,14 +5,15 @@ import "time"
 // CQOptions describe a completion queue.
 type CQOptions struct {
 	// Depth is the number of completions that fit, at least 1. It must cover every work request that can be outstanding
-	// on the queues that use the CQ: an overrun breaks the CQ and its QPs.
+	// on the queues that use the CQ, every entry of an SRQ among them: an overrun breaks the CQ and its QPs.
 	Depth int
 
 	// Channel is where Wait learns of completions. Nil: the CQ is only polled.
 	Channel CompletionChannel
 
 	// SolicitedOnly has only completions of receives whose sender said Solicited, and failed completions, wake Wait. Others
-	// are there to be polled. One that comes while Wait makes itself ready to sleep, or within its spin, may still wake it.
+	// are there to be polled. One that comes while Wait makes itself ready to sleep, or within its spin, may still wake it. On Linux's
+	// soft-iWARP, which has no such events, every completion wakes it; on Linux's Soft-RoCE a send that fails does not.
 	SolicitedOnly bool
 }
 
