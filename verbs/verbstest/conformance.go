@@ -54,6 +54,13 @@ type Env struct {
 	// Linux's Soft-RoCE.
 	SQDWaits bool
 
+	// SolicitedAll says that every completion wakes a Wait that is for solicited ones, as with the kernel's soft-iWARP, which has no
+	// events for solicited receives alone.
+	SolicitedAll bool
+
+	// SolicitedSendSilent says that a send that fails does not wake such a Wait, as on Linux's Soft-RoCE.
+	SolicitedSendSilent bool
+
 	// OverrunSilent says that no event tells of the overrun of a CQ.
 	OverrunSilent bool
 

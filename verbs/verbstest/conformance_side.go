@@ -22,6 +22,7 @@ type size struct {
 	memory           int
 	signalAll        bool
 	solicited        bool      // the receive CQ wants solicited events only
+	solicitedSends   bool      // the send CQ does
 	pd               verbs.PD  // of another side, which is closed later
 	srq              verbs.SRQ // likewise
 	recvs            int       // posted from the start, memory slots of 64 bytes from the end
@@ -101,7 +102,7 @@ func (s *suite) equipped(t *testing.T, d verbs.Device, z size) *side {
 	require.NoError(t, err)
 	e.ch, err = e.dev.CreateCompletionChannel()
 	require.NoError(t, err)
-	e.sendCQ, err = e.dev.CreateCQ(verbs.CQOptions{Depth: 4*z.sendWR + 64, Channel: e.ch})
+	e.sendCQ, err = e.dev.CreateCQ(verbs.CQOptions{Depth: 4*z.sendWR + 64, Channel: e.ch, SolicitedOnly: z.solicitedSends})
 	require.NoError(t, err)
 	e.recvCQ, err = e.dev.CreateCQ(verbs.CQOptions{Depth: z.recvDepth, Channel: e.ch, SolicitedOnly: z.solicited})
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ func (s *suite) solicitedCases() []testCase {
 		{"SolicitedImm", s.solicitedImm, operations(verbs.OpSendWithImm)},
 		{"SolicitedWriteImm", s.solicitedWriteImm, operations(verbs.OpRDMAWriteWithImm)},
 		{"SolicitedFailure", s.solicitedFailure, nil},
+		{"SolicitedFailedSend", s.solicitedFailedSend, nil},
 		{"SolicitedThere", s.solicitedThere, nil},
 	}
 }
@@ -62,6 +63,9 @@ func (s *suite) wakesIfSolicited(t *testing.T, wr func(a, b *side) verbs.SendWR)
 	for range 2 {
 		done := b.parked()
 		for range 2 {
+			if s.SolicitedAll {
+				break
+			}
 			a.post(wr(a, b))
 			require.NoError(t, a.nextSendErr())
 			s.sleepsOn(t, b, done)
@@ -115,6 +119,24 @@ func (s *suite) solicitedFailure(t *testing.T) {
 		})
 		require.Equal(t, verbs.StatusWRFlushErr, b.recvs[i].Status)
 	}
+}
+
+// solicitedFailedSend wakes Wait by a request that fails. It has no receives, which come back too then.
+func (s *suite) solicitedFailedSend(t *testing.T) {
+	a, b := s.pair(t, size{solicitedSends: true})
+	done := a.parked()
+	wr := a.readWR(1, a.sge(0, 8), b, 0)
+	wr.RKey ^= 0x5a5a00
+	a.post(wr)
+	if s.SolicitedSendSilent {
+		s.eventually(t, "the request has failed", func() bool {
+			require.NoError(t, a.poll())
+			return len(a.sends) > 0
+		})
+		a.ch.Interrupt()
+	}
+	a.wakes(done)
+	require.Error(t, a.nextSendErr())
 }
 
 // solicitedThere calls Wait when what was solicited is there already, behind what was not.
