@@ -4,8 +4,9 @@ import "github.com/rconn/rdma/verbs"
 
 // capabilities are what a device is taken to have. There is no call that asks for opcodes.
 //
-// SEND with invalidate is left out: on InfiniBand it is for memory windows and the kernel's own regions, and what Linux's soft-iWARP has
-// of it does not tell the receiver which key it was.
+// SEND with invalidate is left out. On InfiniBand it is for memory windows and the kernel's own regions: Soft-RoCE answers it with
+// REM_INV_REQ_ERR. Soft-iWARP makes the key invalid, but the library does not tell the receiver which key it was, and a key that
+// cannot be made invalid fails the receive and leaves the connection up (all tried on Linux 6.1).
 func capabilities(attr *verbs.DeviceAttr) verbs.Capabilities {
 	send := verbs.Opcodes(verbs.OpSend, verbs.OpRDMAWrite, verbs.OpRDMARead)
 	if attr.Atomic != verbs.AtomicNone {

@@ -50,7 +50,7 @@ func (d *device) CreateCQ(o verbs.CQOptions) (verbs.CQ, error) {
 		q.channel, cc = c, c.c
 	}
 	var solicited C.int
-	if o.SolicitedOnly {
+	if o.SolicitedOnly && !d.isSiw() { // which would never tell
 		solicited = 1
 	}
 	q.handle = d.objects.add(q)

@@ -29,6 +29,9 @@ func testConformance(t *testing.T) {
 		SRQLimitLate:  true,
 		SRQLimitStays: isSiw(),
 		SQDWaits:      !isSiw(),
+		SolicitedAll:  isSiw(),
+
+		SolicitedSendSilent: !isSiw(),
 		Leaks: func() error {
 			for kind, n := range objects(t) {
 				if n > before[kind] {
