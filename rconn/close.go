@@ -49,6 +49,7 @@ func (c *Conn) Close() error {
 	c.mu.Unlock()
 
 	c.ep.release(c.cfg)
+	c.cfg.Monitor.dropConn(c)
 	return nil
 }
 

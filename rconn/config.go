@@ -50,6 +50,9 @@ type Config struct {
 	// later a link counts as dead. 0: 16, about 0.27 s. 1 to 31. Not used on iWARP.
 	AckTimeout uint8
 
+	// Monitor gets to know the connections, and the listeners that make them. Nil: nobody does.
+	Monitor *Monitor
+
 	// Logger gets events that no call can return. Nil: slog.Default().
 	Logger *slog.Logger
 }

@@ -189,7 +189,9 @@ func connect(ctx context.Context, network string, id cm.Resolved, cfg Config) (*
 		go ep.release(cfg)
 		return nil, err
 	}
-	return newConn(network, ep), nil
+	c := newConn(network, ep)
+	cfg.Monitor.addConn(c, nil)
+	return c, nil
 }
 
 func handshake(ctx context.Context, ep *endpoint, id cm.Resolved, cfg Config) error {

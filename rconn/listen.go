@@ -148,13 +148,14 @@ type Listener struct {
 	cfg     Config
 	lns     []cm.Listener
 
-	ready chan *Conn
-	slots chan struct{} // handshakes in progress
-	lost  chan struct{} // closed when no device is left to listen on
-	alive atomic.Int32  // devices, or families, left
-	ctx   context.Context
-	stop  context.CancelFunc
-	loops sync.WaitGroup
+	ready            chan *Conn
+	slots            chan struct{} // handshakes in progress
+	lost             chan struct{} // closed when no device is left to listen on
+	alive            atomic.Int32  // devices, or families, left
+	accepted, failed atomic.Uint64 // see ListenerStats
+	ctx              context.Context
+	stop             context.CancelFunc
+	loops            sync.WaitGroup
 
 	mu       sync.Mutex
 	deadline time.Time
@@ -171,6 +172,7 @@ func newListener(network string, addr netip.AddrPort, lns []cm.Listener, cfg Con
 	}
 	l.alive.Store(int32(len(lns)))
 	l.ctx, l.stop = context.WithCancel(context.Background())
+	cfg.Monitor.addListener(l)
 	for _, ln := range lns {
 		l.loops.Go(func() { l.serve(ln) })
 	}
@@ -227,6 +229,7 @@ func (l *Listener) pause() {
 func (l *Listener) admit(req cm.Request) {
 	c, err := l.handshake(req)
 	if err != nil {
+		l.failed.Add(1)
 		l.cfg.Logger.Warn("rdma connection not accepted", "local", l.addr, "remote", req.RemoteAddr(), "err", err)
 		return
 	}
@@ -269,7 +272,9 @@ func (l *Listener) handshake(req cm.Request) (*Conn, error) {
 		return nil, err
 	}
 	ep.stream.Start(peer)
-	return newConn(l.network, ep), nil
+	c := newConn(l.network, ep)
+	l.cfg.Monitor.addConn(c, l)
+	return c, nil
 }
 
 // refuse rejects a request and frees it.
@@ -313,6 +318,7 @@ func (l *Listener) accept(deadline time.Time, moved chan struct{}) (*Conn, error
 	}
 	select {
 	case c := <-l.ready:
+		l.accepted.Add(1)
 		return c, nil
 	case <-l.ctx.Done():
 		return nil, net.ErrClosed
@@ -350,6 +356,7 @@ func (l *Listener) Close() error {
 	if closed {
 		return opError(opClose, l.network, nil, l.addr, net.ErrClosed)
 	}
+	defer l.cfg.Monitor.dropListener(l)
 	var errs []error
 	for _, ln := range l.lns {
 		errs = append(errs, ln.Close())

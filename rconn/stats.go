@@ -21,9 +21,30 @@ type Stats struct {
 func (c *Conn) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.statsLocked()
+}
+
+func (c *Conn) statsLocked() Stats {
 	s := c.stats
 	s.Stats = c.stream.Stats()
 	return s
+}
+
+// add sums up.
+func (s *Stats) add(o *Stats) {
+	s.BytesSent += o.BytesSent
+	s.BytesReceived += o.BytesReceived
+	s.DataSent += o.DataSent
+	s.DataReceived += o.DataReceived
+	s.GrantsSent += o.GrantsSent
+	s.GrantsReceived += o.GrantsReceived
+	s.SegmentsSent += o.SegmentsSent
+	s.Reads += o.Reads
+	s.WriteStalls += o.WriteStalls
+	s.Completions += o.Completions
+	s.Waits += o.Waits
+	s.SpinHits += o.SpinHits
+	s.Probes += o.Probes
 }
 
 // Info says what a connection runs on.

@@ -84,6 +84,9 @@ func (s *Stream) EOF() bool {
 	return (s.peerShutdown || s.peerDisconnect) && s.recv.received == s.recv.consumed
 }
 
+// PeerShutdown tells that the peer has ended its direction; what is unread came before.
+func (s *Stream) PeerShutdown() bool { return s.peerShutdown }
+
 // PeerDisconnected tells that the peer has ended both directions: what we send would go nowhere.
 func (s *Stream) PeerDisconnected() bool { return s.peerDisconnect }
 
@@ -192,6 +195,12 @@ func (s *Stream) Stats() Stats {
 
 // PeerCredits is the number of messages that the peer let us send ahead.
 func (s *Stream) PeerCredits() int { return int(s.peer.Credits) }
+
+// CreditsLeft is how many of those messages may be sent now. The last few are kept for messages without data.
+func (s *Stream) CreditsLeft() int { return int(s.send.window()) }
+
+// Unread is the number of bytes received and not consumed.
+func (s *Stream) Unread() int { return int(s.recv.received - s.recv.consumed) }
 
 // Next gives the next operation to post, in order; false when there is none now. An operation given must be posted.
 func (s *Stream) Next(op *Op) bool {
