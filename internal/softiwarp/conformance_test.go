@@ -12,22 +12,24 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	for name, cfg := range map[string]Config{
-		"default":  {},
-		"crc":      {CRC: true},
-		"mss":      {MaxFPDU: MSS},
-		"smallest": {MaxFPDU: minFPDU},
+	for _, c := range []struct {
+		name, addr string
+		cfg        Config
+	}{
+		{"default", "127.0.0.1", Config{}},
+		{"default, IPv6", "::1", Config{}},
+		{"crc", "::1", Config{CRC: true}},
+		{"mss", "127.0.0.1", Config{MaxFPDU: MSS}},
+		{"smallest", "::1", Config{MaxFPDU: minFPDU}},
 	} {
-		cfg.Logger = quiet
-		for _, addr := range []string{"127.0.0.1", "::1"} {
-			t.Run(name+" "+addr, func(t *testing.T) {
-				t.Parallel()
-				p := New(cfg).(*provider)
-				verbstest.Run(t, verbstest.Env{
-					Dial: p, Listen: p, Addr: netip.MustParseAddr(addr), Loopback: true, Leaks: p.dev.leaks,
-				})
+		c.cfg.Logger = quiet
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := New(c.cfg).(*provider)
+			verbstest.Run(t, verbstest.Env{
+				Dial: p, Listen: p, Addr: netip.MustParseAddr(c.addr), Loopback: true, Leaks: p.dev.leaks,
 			})
-		}
+		})
 	}
 }
 
