@@ -16,14 +16,14 @@ head -c "$((${SIZE:-256} << 20))" /dev/urandom >"$dir/file"
 want=$(sha256sum <"$dir/file" | cut -d ' ' -f 1)
 
 mkfifo "$dir/out"
-build/http -listen "$addr:0" -dir "$dir" >"$dir/out" &
+build/http -policy require -listen "$addr:0" -dir "$dir" >"$dir/out" &
 server=$!
 read -r line <"$dir/out" # "serving DIR on ADDRESS"
 echo "$line"
-build/http -o "$dir/copy" "http://${line##* }/file" | tee "$dir/log"
+build/http -policy require -v -o "$dir/copy" "http://${line##* }/file" | tee "$dir/log"
 
 echo "$want served"
-grep -q "^$want$" "$dir/log"
+grep -q "^$want  $dir/copy\$" "$dir/log"
 cmp "$dir/file" "$dir/copy"
 echo "the copy is equal to the file"
 

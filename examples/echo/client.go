@@ -34,7 +34,11 @@ func send(ctx context.Context, addr string, size int64) error {
 		}
 		sent <- err
 	}()
-	n, err := io.Copy(io.MultiWriter(back, progress.New(os.Stdout, size)), c)
+	display := progress.New(os.Stdout, 1)
+	defer display.Close()
+	bar := display.Add(addr)
+	bar.Start(0, size)
+	n, err := io.Copy(io.MultiWriter(back, bar), c)
 	if serr := <-sent; err == nil {
 		err = serr
 	}

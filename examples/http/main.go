@@ -1,45 +1,58 @@
-// Http serves a folder of files by net/http over RDMA, and fetches one. Both use net/http as it is; RDMA comes in with one
-// line each: rconn.Listen for net.Listen, DialContext of an rconn.Dialer for the transport.
+// Http serves a folder of files, and fetches files: with progress, several at once, going on where an earlier run was ended, and
+// checked by their hashes. One port serves RDMA and plain TCP, so browsers and curl are clients too, and any web server is one to
+// fetch from; -policy require is for RDMA alone.
 //
 //	http -listen :8080 -dir files
-//	http -o copy http://10.9.0.1:8080/name
+//	http http://10.9.0.1:8080/a http://10.9.0.1:8080/b
+//
+// RDMA comes in with two lines: compat.Listen for net.Listen in serve.go, compat.Transport for the client's transport here. All else
+// would be the same without it.
 package main
 
 import (
 	"context"
-	"crypto/sha256"
+	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"net"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
+	"github.com/rconn/rdma/compat"
 	"github.com/rconn/rdma/examples/internal/progress"
-	"github.com/rconn/rdma/rconn"
+)
+
+var (
+	listen  = flag.String("listen", "", "serve on this `address`")
+	dir     = flag.String("dir", ".", "the `folder` to serve, or to fetch into")
+	out     = flag.String("o", "", "fetch into this `file`, if it is one; else the URL's last part is the name in -dir")
+	atOnce  = flag.Int("n", 4, "fetch `N` files at once")
+	retries = flag.Int("retries", 8, "give up after `N` attempts more that got not a byte further")
+	stall   = flag.Duration("stall", 30*time.Second, "give an attempt up when nothing comes for this long")
+	verbose = flag.Bool("v", false, "tell how each connection was made, and what it counted")
+	policy  compat.Policy
 )
 
 func main() {
-	listen := flag.String("listen", "", "serve on this `address`")
-	dir := flag.String("dir", ".", "the folder to serve")
-	out := flag.String("o", os.DevNull, "write what was fetched to this `file`")
+	flag.TextVar(&policy, "policy", compat.Prefer, "`prefer` RDMA, require it, or tcp-only")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: http -listen ADDRESS [-dir DIR]\n       http [-o FILE] URL")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: http -listen ADDRESS [-dir DIR]\n       http [-dir DIR | -o FILE] URL...")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	var err error
 	switch {
 	case *listen != "" && flag.NArg() == 0:
 		err = serve(ctx, *listen, *dir)
-	case *listen == "" && flag.NArg() == 1:
-		err = fetch(ctx, flag.Arg(0), *out)
+	case *listen == "" && flag.NArg() > 0:
+		err = fetch(ctx, flag.Args())
 	default:
 		flag.Usage()
 		os.Exit(2)
@@ -50,71 +63,28 @@ func main() {
 	}
 }
 
-// serve serves dir until ctx ends, then lets requests in progress finish.
-func serve(ctx context.Context, addr, dir string) error {
-	ln, err := rconn.Listen("tcp", addr)
+// fetch gets the files at some URLs.
+func fetch(ctx context.Context, urls []string) error {
+	jobs, err := jobsFor(urls, *dir, *out)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("serving %s on %v\n", dir, ln.Addr())
-	srv := &http.Server{Handler: http.FileServer(http.Dir(dir))}
-	done := make(chan error, 1)
-	go func() {
-		<-ctx.Done()
-		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		done <- srv.Shutdown(sctx)
-	}()
-	if err := srv.Serve(ln); err != http.ErrServerClosed {
-		return err
+	display := progress.New(os.Stdout, len(jobs))
+	defer display.Close()
+	log := slog.DiscardHandler
+	if *verbose {
+		log = slog.NewTextHandler(display, nil)
 	}
-	return <-done
-}
-
-// fetch gets url, writes it to a file, and says what it took.
-func fetch(ctx context.Context, url, path string) error {
-	var conn *rconn.Conn // the one that the request travels on
-	dialer := &rconn.Dialer{}
-	transport := &http.Transport{
-		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := dialer.DialContext(ctx, network, addr)
-			if err == nil {
-				conn = c.(*rconn.Conn)
-			}
-			return c, err
-		},
-	}
+	dialer := &compat.Dialer{Policy: policy, Timeout: 10 * time.Second}
+	dialer.RDMA.Config.Logger = slog.New(log)
+	transport := compat.Transport(dialer)
+	transport.DisableCompression = true // ranges are of the files' own bytes
 	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
+	f := &fetcher{client: &http.Client{Transport: transport}, retries: *retries, backoff: time.Second / 4, stall: *stall,
+		verbose: *verbose, display: display}
+	err = f.all(ctx, jobs, *atOnce)
+	if ctx.Err() != nil {
+		err = errors.New("interrupted; the same command goes on from here")
 	}
-	start := time.Now()
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, resp.Status)
-	}
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	hash := sha256.New()
-	n, err := io.Copy(io.MultiWriter(file, hash, progress.New(os.Stdout, resp.ContentLength)), resp.Body)
-	if cerr := file.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return fmt.Errorf("after %d bytes: %w", n, err)
-	}
-	took := time.Since(start)
-	info, st := conn.Info(), conn.Stats()
-	fmt.Printf("%x\n%d bytes in %v, %.1f MiB/s, over %s (%v)\n", hash.Sum(nil), n, took.Round(time.Millisecond),
-		float64(n)/(1<<20)/took.Seconds(), info.Device, info.Transport)
-	fmt.Printf("%d data messages received, %d grants sent, %d completions, %d waits of which %d spun enough\n", st.DataReceived,
-		st.GrantsSent, st.Completions, st.Waits, st.SpinHits)
-	return nil
+	return err
 }

@@ -8,7 +8,7 @@ dir=$(mktemp -d)
 head -c "$size" /dev/urandom >"$dir/file"
 want=$(sha256sum <"$dir/file")
 
-build/http -listen "$RDMA_ADDR:$port" -dir "$dir" &
+build/http -policy require -listen "$RDMA_ADDR:$port" -dir "$dir" &
 server=$!
 trap 'kill $server 2>/dev/null || true; wait $server || true' EXIT
 
@@ -19,7 +19,7 @@ sleep 0.5
 echo "file:   $want"
 echo "rdma link: $(rdma link show | head -n 1)"
 echo "--- Go client"
-build/http -o "$dir/go" "$url"
+build/http -policy require -v -o "$dir/go" "$url"
 echo "--- curl under librspreload"
 start=$(date +%s%N)
 LD_PRELOAD=$preload curl --silent --show-error --fail --max-time 60 -o "$dir/curl" "$url"
