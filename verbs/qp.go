@@ -169,7 +169,8 @@ type QP interface {
 	//	        MaxDestRdAtomic MinRNRTimer
 	//	RTS     State SQPSN AckTimeout RetryCount RNRRetry       State SQPSN                         State SQPSN
 	//	        MaxRdAtomic
-	//	SQD     State, from RTS: the send queue stops when what is under way is done; and back to RTS
+	//	SQD     State, from RTS: the send queue stops when what is under way is done (EventSQDrained); and back to RTS then. Until
+	//	        it is, Linux's Soft-RoCE takes ERR only
 	//	ERR     State, from any; on Linux's devices not from RESET
 	//	RESET   State, from any: queues are emptied without completions
 	//
