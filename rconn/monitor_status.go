@@ -51,7 +51,7 @@ type ListenerStatus struct {
 type ListenerStats struct {
 	Accepted   uint64 // connections that Accept has returned
 	Failed     uint64 // handshakes that made no connection; the log says why
-	Handshakes int    // under way now
+	Handshakes int    // under way now, and connections that find no place to wait for Accept
 	Waiting    int    // connections that wait for Accept now
 }
 

@@ -64,6 +64,7 @@ func TestMonitorAfterKnownTraffic(t *testing.T) {
 				Device: st.Device, Transport: st.Transport, Opened: 1, Open: 1, Stats: st.Stats,
 			}}, s.Totals)
 
+			eventually(t, func() bool { return ln.Stats().Handshakes == 0 }) // a moment after Accept has it
 			s = serving.Snapshot()
 			require.Len(t, s.Conns, 1)
 			require.Equal(t, ln.Addr().String(), s.Conns[0].Listener.String())
