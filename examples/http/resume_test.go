@@ -40,6 +40,12 @@ func TestResumeInOneRun(t *testing.T) {
 
 // A client that is killed leaves what it had, and the next one goes on there.
 func TestResumeAfterTheClientIsKilled(t *testing.T) {
+	for _, policy := range []string{"prefer", "require", "tcp-only"} {
+		t.Run(policy, func(t *testing.T) { testClientIsKilled(t, policy) })
+	}
+}
+
+func testClientIsKilled(t *testing.T, policy string) {
 	s := newSite(t).start(t, "127.0.0.1:0")
 	data := s.add(t, "file", 3*mib)
 	release := make(chan struct{})
@@ -48,16 +54,17 @@ func TestResumeAfterTheClientIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	target := filepath.Join(dir, "file")
 
-	client, _ := program(t, "-dir", dir, s.url+"file")
+	client, _ := program(t, "-policy", policy, "-dir", dir, s.url+"file")
 	eventually(t, func() bool { return sizeOf(target+partSuffix) == mib })
 	require.NoError(t, client.Process.Kill())
 	require.Error(t, client.Wait())
 	require.NoFileExists(t, target)
 
-	client, out := program(t, "-dir", dir, s.url+"file")
+	client, out := program(t, "-policy", policy, "-dir", dir, s.url+"file")
 	require.NoError(t, client.Wait(), out)
 	complete(t, target, data)
 	require.Contains(t, out.String(), "3145728 bytes (1048576 were here) in ")
+	require.Equal(t, policy == "tcp-only", strings.Contains(out.String(), "over TCP, hash as at the server"), out)
 	require.Equal(t, []string{"", "bytes=1048576-"}, s.ranges())
 }
 

@@ -65,7 +65,11 @@ func newFiles(root *os.Root) *files {
 
 func (s *files) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name := path.Clean("/" + r.URL.Path)[1:]
-	if info, err := s.root.Stat(name); err != nil || !info.Mode().IsRegular() || strings.HasSuffix(r.URL.Path, "/") {
+	switch info, err := s.root.Stat(name); {
+	case err == nil && !info.IsDir() && !info.Mode().IsRegular():
+		http.NotFound(w, r) // opening a pipe would wait for a writer
+		return
+	case err != nil, info.IsDir(), strings.HasSuffix(r.URL.Path, "/"):
 		s.all.ServeHTTP(w, r) // folders, and errors
 		return
 	}

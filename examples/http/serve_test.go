@@ -51,7 +51,6 @@ func TestFolders(t *testing.T) {
 	require.NoError(t, os.Symlink("file", filepath.Join(s.dir, "inner")))
 	require.NoError(t, os.Mkdir(filepath.Join(s.dir, "sub"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "sub", "index.html"), []byte("the index"), 0o644))
-	require.NoError(t, syscall.Mkfifo(filepath.Join(s.dir, "pipe"), 0o644))
 	c := plain(t)
 	for path, want := range map[string]string{"inner": "", "sub/": "the index", "sub": "the index"} {
 		resp, body := ask(t, c, "GET", s.url+path)
