@@ -44,7 +44,8 @@ type PD interface {
 	RegMR(mem []byte, access Access) (MR, error)
 
 	// CreateQP makes a QP in the state QPReset, to be connected by hand, see ByHand. Which types a device makes so is in
-	// Capabilities.QPTypes; others are an UnsupportedError. The device's RDMA CM knows nothing of such QPs.
+	// Capabilities.QPTypes; others are an UnsupportedError. The device's RDMA CM knows nothing of such QPs: where the driver cannot
+	// revoke a device, as Linux's Soft-RoCE, a program without a cm.ID learns of its removal only when it lists the devices.
 	CreateQP(o QPOptions) (QP, error)
 
 	// CreateSRQ makes a shared receive queue. UnsupportedError where DeviceAttr.MaxSRQ is 0, LimitError beyond the limits.
