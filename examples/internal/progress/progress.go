@@ -63,7 +63,7 @@ func (d *Display) run(interval time.Duration) {
 			}
 			if d.columns() > 0 {
 				d.draw(nil)
-			} else if moved {
+			} else if moved && len(d.bars) > 0 {
 				fmt.Fprintln(d.out, d.line())
 			}
 			d.mu.Unlock()

@@ -145,3 +145,18 @@ func TestBytesText(t *testing.T) {
 func TestNoTerminal(t *testing.T) {
 	require.Zero(t, columns(&bytes.Buffer{}))
 }
+
+// What came last is not told when the file's own line has been printed.
+func TestNoLineAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s screen
+		d := s.display(1, 0)
+		defer d.Close()
+		b := d.Add("a")
+		b.Start(0, 10)
+		write(t, b, 10)
+		b.Close()
+		time.Sleep(10 * elsewhere)
+		require.Empty(t, s.take())
+	})
+}
