@@ -35,6 +35,11 @@
 //	verbs.ErrNoDevice         the device asked for does not serve the address; also errors.ErrUnsupported
 //	context's errors          the context of a dial ended first
 //
+// # Who is connected
+//
+// Conn.Info and Conn.Stats tell about one connection. A Monitor, named in Config.Monitor, knows all that are open, the listeners, and sums of
+// what closed ones did; packages compat/rdmadebug and compat/rdmaprom show it to people, expvar and Prometheus.
+//
 // # What Write and Close promise
 //
 // Write returns when the bytes are with the device. Close sends what was written and waits until the peer's device has it, at
