@@ -39,7 +39,7 @@ func test(ctx context.Context, root string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("RUN: %w", err)
 	}
-	seconds, err := number("TEST_TIMEOUT", "120")
+	seconds, err := number("TEST_TIMEOUT", "300")
 	if err != nil {
 		return 0, err
 	}
