@@ -107,9 +107,7 @@ func (d *device) newQP(w owner, p parts, free func(), o *verbs.QPOptions) (*qp, 
 	}
 	q.send.c = c
 	q.recv = recvQueue{dev: d, c: &c.rq, maxSGE: q.cap.MaxRecvSGE}
-	if q.typ == verbs.UD {
-		q.recvCQ.setUD(q.num, true)
-	}
+	q.receivesUD(true)
 	return q, nil
 }
 
@@ -269,18 +267,24 @@ func (q *qp) Close() error {
 	return q.refs.close(func() error {
 		c := q.set(nil)
 		return q.owner.destroy(func() error {
+			q.receivesUD(false) // before its number can be another QP's
 			err := q.dev.p.closes.do(func() error { return sysErr("ibv_destroy_qp", int(C.rc_destroy_qp(c))) })
 			if err != nil {
+				q.receivesUD(true)
 				q.set(c)
 				return err
-			}
-			if q.typ == verbs.UD {
-				q.recvCQ.setUD(q.num, false)
 			}
 			q.free()
 			return nil
 		})
 	})
+}
+
+// receivesUD tells the CQ for receives whether the QP is one whose completions say where a message came from.
+func (q *qp) receivesUD(open bool) {
+	if q.typ == verbs.UD {
+		q.recvCQ.setUD(q.num, open)
+	}
 }
 
 // set has both queues use c, or none, and returns what they used.
