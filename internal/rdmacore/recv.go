@@ -85,8 +85,8 @@ func (r *recvQueue) encode(wrs []verbs.RecvWR) (int, error) {
 		if err := checkSGL(len(wr.SGL), r.maxSGE); err != nil {
 			return i, err
 		}
-		copy(sges[i*r.maxSGE:], wr.SGL)
-		out[i] = C.struct_rc_recv_wr{id: C.uint64_t(wr.ID), num_sge: C.uint32_t(len(wr.SGL))}
+		n := copySGL(sges[i*r.maxSGE:], wr.SGL)
+		out[i] = C.struct_rc_recv_wr{id: C.uint64_t(wr.ID), num_sge: C.uint32_t(n)}
 	}
 	return len(wrs), nil
 }

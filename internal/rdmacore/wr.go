@@ -155,7 +155,8 @@ func checkSGL(n, limit int) error {
 	return nil
 }
 
-// copySGL copies the entries that are not empty. Linux 6.1 does not survive an empty one before others that soft-iWARP sends.
+// copySGL copies the entries that are not empty. Linux 6.1 does not survive an empty one before others that soft-iWARP sends, and in
+// the descriptors of Mellanox's devices 0 stands for 2^31 bytes, which the library leaves to the caller for receives of an SRQ (mlx5).
 func copySGL(to, sgl []verbs.SGE) (n int) {
 	for i := range sgl {
 		if sgl[i].Length > 0 {
