@@ -30,6 +30,9 @@ type row struct {
 	// serve serves ln until the end of the test. It has to wait for what it started.
 	serve func(t *testing.T, ln net.Listener)
 
+	// start, if it is set, is there instead of serve: it starts a program that serves, until the end of the test, and returns its address.
+	start func(t *testing.T, l link) (addr string)
+
 	// use is the client's side.
 	use func(t *testing.T, n *network)
 }
@@ -81,9 +84,15 @@ func (r row) run(t *testing.T) {
 				leaves(t, takeStock(t))
 			}
 			e := newEnds(t, l)
-			ln := e.listen(t, net.JoinHostPort(address, "0"))
-			r.serve(t, ln)
-			r.use(t, &network{link: l, Dialer: e.dialer, addr: ln.Addr().String()})
+			n := &network{link: l, Dialer: e.dialer}
+			if r.start != nil {
+				n.addr = r.start(t, l)
+			} else {
+				ln := e.listen(t, net.JoinHostPort(address, "0"))
+				n.addr = ln.Addr().String()
+				r.serve(t, ln)
+			}
+			r.use(t, n)
 		})
 		if !ok && l.policy == compat.TCPOnly {
 			t.Fatal("fails on plain TCP too")
@@ -177,8 +186,7 @@ func eventually(t testing.TB, f func() error) {
 		if time.Now().After(end) {
 			var stacks strings.Builder
 			pprof.Lookup("goroutine").WriteTo(&stacks, 1)
-			t.Errorf("waited in vain: %v\n%s", err, &stacks)
-			return
+			t.Fatalf("waited in vain: %v\n%s", err, &stacks)
 		}
 	}
 }

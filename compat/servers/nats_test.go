@@ -144,7 +144,7 @@ func natsStream(t *testing.T, a, b *nats.Conn) {
 	consumer, err := js.CreateConsumer(ctx, "orders", jetstream.ConsumerConfig{Durable: "one", AckPolicy: jetstream.AckExplicitPolicy})
 	check(t, err)
 	for i := 0; i < 100; {
-		batch, err := consumer.Fetch(30)
+		batch, err := consumer.Fetch(25)
 		check(t, err)
 		for m := range batch.Messages() {
 			if string(m.Data()) != strconv.Itoa(i) {
@@ -152,9 +152,6 @@ func natsStream(t *testing.T, a, b *nats.Conn) {
 			}
 			check(t, m.DoubleAck(ctx))
 			i++
-			if i == 100 {
-				break
-			}
 		}
 		check(t, batch.Error())
 	}
