@@ -118,7 +118,7 @@ func (m *mr) register(access verbs.Access) error {
 	addr := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.mem))))
 	m.addr = addr
 	if access&verbs.AccessZeroBased != 0 {
-		if m.pd.dev.isSiw() { // which takes no notice of the address that is asked for
+		if m.pd.dev.isSiw() || C.rc_has_iova() == 0 { // siw takes no notice of the address that is asked for
 			return m.pd.lacks(verbs.AccessZeroBased)
 		}
 		if page := uint64(os.Getpagesize()); addr%page != 0 {

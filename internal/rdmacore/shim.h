@@ -69,6 +69,7 @@ RC_FN int rc_get_async_event(struct ibv_context *ctx, struct rc_async_event *out
 // Protection domains and memory.
 RC_FN int rc_alloc_pd(struct ibv_context *ctx, struct ibv_pd **pd);
 RC_FN int rc_dealloc_pd(struct ibv_pd *pd);
+RC_FN int rc_has_iova(void); // whether rc_reg_mr takes an iova that is not addr
 RC_FN int rc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t size, uint64_t iova, int access, struct ibv_mr **mr, uint32_t *lkey,
 		    uint32_t *rkey);
 RC_FN int rc_dereg_mr(struct ibv_mr *mr);

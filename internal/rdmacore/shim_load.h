@@ -13,6 +13,7 @@
 // verbs.h hides these functions behind macros of the same name.
 #undef ibv_get_device_list
 #undef ibv_query_port
+#undef ibv_reg_mr
 
 #define RC_VERBS_FUNCTIONS(X)  \
 	X(ibv_ack_async_event) \
@@ -40,7 +41,7 @@
 	X(ibv_query_port)      \
 	X(ibv_query_qp)        \
 	X(ibv_query_srq)       \
-	X(ibv_reg_mr_iova2)
+	X(ibv_reg_mr)
 
 #define RC_CM_FUNCTIONS(X)     \
 	X(rdma_accept)         \
@@ -66,6 +67,9 @@
 struct rc_api {
 	RC_VERBS_FUNCTIONS(RC_POINTER)
 	RC_CM_FUNCTIONS(RC_POINTER)
+
+	// New in rdma-core 28: NULL in an older library, and older headers do not have it.
+	struct ibv_mr *(*ibv_reg_mr_iova2)(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access);
 };
 
 // One table for all translation units that cgo makes of the package.
@@ -96,6 +100,7 @@ static inline int rc_load(char *text, size_t size)
 #define RC_FIND_CM(name) RC_FIND(cm, name)
 	RC_VERBS_FUNCTIONS(RC_FIND_VERBS)
 	RC_CM_FUNCTIONS(RC_FIND_CM)
+	rc_api.ibv_reg_mr_iova2 = (__typeof__(rc_api.ibv_reg_mr_iova2))dlsym(verbs, "ibv_reg_mr_iova2");
 	return 0;
 }
 

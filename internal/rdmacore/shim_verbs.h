@@ -164,11 +164,16 @@ static inline int rc_alloc_pd(struct ibv_context *ctx, struct ibv_pd **pd)
 
 static inline int rc_dealloc_pd(struct ibv_pd *pd) { return rc_code(rc_api.ibv_dealloc_pd(pd)); }
 
+static inline int rc_has_iova(void) { return rc_api.ibv_reg_mr_iova2 != NULL; }
+
 static inline int rc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t size, uint64_t iova, int access, struct ibv_mr **mr,
 			    uint32_t *lkey, uint32_t *rkey)
 {
 	errno = 0;
-	*mr = rc_api.ibv_reg_mr_iova2(pd, (void *)addr, size, iova, access);
+	if (rc_api.ibv_reg_mr_iova2)
+		*mr = rc_api.ibv_reg_mr_iova2(pd, (void *)addr, size, iova, access);
+	else
+		*mr = rc_api.ibv_reg_mr(pd, (void *)addr, size, access);
 	if (!*mr)
 		return rc_errno(1);
 	*lkey = (*mr)->lkey;
