@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -60,7 +61,7 @@ var links = []link{
 // Where the tests run, see the package's comment.
 var (
 	address = or(os.Getenv("RDMA_ADDR"), "127.0.0.1")
-	device  = or(os.Getenv("RDMA_DEV"), "software")
+	device  = or(os.Getenv("RCONN_DEVICE"), "software")
 )
 
 func or(s, otherwise string) string {
@@ -73,31 +74,60 @@ func or(s, otherwise string) string {
 // patience is how long anything may take that should take far less.
 const patience = 2 * time.Minute
 
+// In a pair of guests each process has a role, "server" or "client", and RDMA_PEER is where the other one is; COMPAT_LINKS names the links
+// to use. A server says "serving" and serves until its standard input ends.
+var role = os.Getenv("COMPAT_ROLE")
+
+const pairPort = "7400"
+
+func port() string {
+	if role == "server" {
+		return pairPort
+	}
+	return "0"
+}
+
 func (r row) run(t *testing.T) {
 	for _, l := range links {
-		ok := t.Run(l.name, func(t *testing.T) {
-			started := time.Now()
-			t.Cleanup(func() { ran(r, l, !t.Failed(), time.Since(started)) })
-			if l.policy == compat.TCPOnly {
-				t.Cleanup(settle)
-			} else {
-				leaves(t, takeStock(t))
-			}
-			e := newEnds(t, l)
-			n := &network{link: l, Dialer: e.dialer}
-			if r.start != nil {
-				n.addr = r.start(t, l)
-			} else {
-				ln := e.listen(t, net.JoinHostPort(address, "0"))
-				n.addr = ln.Addr().String()
-				r.serve(t, ln)
-			}
-			r.use(t, n)
-		})
+		if only := os.Getenv("COMPAT_LINKS"); only != "" && !slices.Contains(strings.Split(only, ","), l.name) {
+			continue
+		}
+		started := time.Now()
+		ok := r.runOn(t, l)
+		ran(r, l, ok, time.Since(started))
 		if !ok && l.policy == compat.TCPOnly {
 			t.Fatal("fails on plain TCP too")
 		}
 	}
+}
+
+// runOn runs a row on a link.
+func (r row) runOn(t *testing.T, l link) (ok bool) {
+	return t.Run(l.name, func(t *testing.T) {
+		if l.policy == compat.TCPOnly {
+			t.Cleanup(settle)
+		} else {
+			leaves(t, takeStock(t))
+		}
+		e := newEnds(t, l)
+		n := &network{link: l, Dialer: e.dialer}
+		switch {
+		case role == "client":
+			n.addr = net.JoinHostPort(os.Getenv("RDMA_PEER"), pairPort)
+		case r.start != nil:
+			n.addr = r.start(t, l)
+		default:
+			ln := e.listen(t, net.JoinHostPort(address, port()))
+			n.addr = ln.Addr().String()
+			r.serve(t, ln)
+		}
+		if role == "server" {
+			fmt.Println("serving")
+			io.Copy(io.Discard, os.Stdin)
+			return
+		}
+		r.use(t, n)
+	})
 }
 
 // ends makes listeners and connections.
@@ -116,12 +146,21 @@ func newEnds(t testing.TB, l link) ends {
 			eventually(t, func() error { return soft.(interface{ Leaks() error }).Leaks() })
 		})
 	}
-	cfg := rconn.Config{Device: device, SendBuffer: l.ring, RecvBuffer: l.ring, Logger: quiet}
 	e := ends{
-		lc:     &compat.ListenConfig{RDMA: rconn.ListenConfig{Providers: providers, Config: cfg}},
-		dialer: &compat.Dialer{Policy: l.policy, Timeout: patience, RDMA: rconn.Dialer{Providers: providers, Config: cfg}},
+		lc:     &compat.ListenConfig{RDMA: rconn.ListenConfig{Providers: providers, Config: l.config()}},
+		dialer: dialer(l),
 	}
+	e.dialer.RDMA.Providers = providers
 	return e
+}
+
+// dialer is a link's dialer.
+func dialer(l link) *compat.Dialer {
+	return &compat.Dialer{Policy: l.policy, Timeout: patience, RDMA: rconn.Dialer{Config: l.config()}}
+}
+
+func (l link) config() rconn.Config {
+	return rconn.Config{Device: device, SendBuffer: l.ring, RecvBuffer: l.ring, Logger: quiet}
 }
 
 // quiet has what is worth a warning.
