@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 
 .NOTPARALLEL:
-.PHONY: help setup test lint unit builds wire faults soak fuzz run bench-soft bench-verbs clean
+.PHONY: help setup test lint unit builds wire faults soak fuzz compat run bench-soft bench-verbs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,9 @@ soak: setup ## the tests of connections ROUNDS times, 20 if not set, on 1, 2 and
 
 fuzz: ## each fuzz target, or those that match FUZZ, for FUZZTIME, 30s if not set
 	@tools/fuzz.sh
+
+compat: setup ## servers and clients of others, with redis-server and PostgreSQL; writes the matrix of docs/compat.md
+	@tools/compat.sh
 
 run: ## a file by net/http over RDMA and three classic cases, on the software device where there is no other
 	@tools/run.sh
