@@ -64,6 +64,11 @@ func test(ctx context.Context, root string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if slices.ContainsFunc(jobs, job.wantServers) {
+		if err := buildServers(ctx, root, filepath.Join(dir, "bin")); err != nil {
+			return 0, err
+		}
+	}
 
 	r := &runner{
 		bed: bed, dir: dir, limit: time.Duration(seconds) * time.Second,
@@ -115,6 +120,26 @@ func build(ctx context.Context, root, binary string) ([]string, error) {
 		return nil, fmt.Errorf("listing the guest tests: %w", err)
 	}
 	return strings.Fields(string(bytes.TrimSpace(out))), nil
+}
+
+// wantServers reports whether one of the tests runs those of compat/servers, which need other people's modules.
+func (j job) wantServers() bool {
+	return slices.ContainsFunc(j.tests, func(test string) bool { return strings.Contains(test, "Compat") })
+}
+
+// buildServers compiles the tests of compat/servers, and rdmaproxy for them.
+func buildServers(ctx context.Context, root, bin string) error {
+	for _, args := range [][]string{
+		{"test", "-C", filepath.Join(root, "compat", "servers"), "-c", "-tags", "real", "-o", filepath.Join(bin, "servers.test"), "."},
+		{"build", "-C", root, "-o", filepath.Join(bin, "rdmaproxy"), "./cmd/rdmaproxy"},
+	} {
+		compile := exec.CommandContext(ctx, "go", args...)
+		compile.Stdout, compile.Stderr = os.Stderr, os.Stderr
+		if err := compile.Run(); err != nil {
+			return fmt.Errorf("go %s: %w", args[0], err)
+		}
+	}
+	return nil
 }
 
 // buildPeers compiles the C programs, of one file each.
