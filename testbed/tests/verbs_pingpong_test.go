@@ -96,6 +96,7 @@ func (p pingpong) run(t *testing.T, dial bool) {
 			t.Fatal(err)
 		}
 		defer ln.Close()
+		ln.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
 		program := start(t, p.command("127.0.0.1")...)
 		conn, err := ln.Accept()
 		if err != nil {
