@@ -134,8 +134,12 @@ func checkAtomic(wr *verbs.SendWR) error {
 	return nil
 }
 
-// checkDatagram refuses payload that does not fit in one packet. The device would drop it without a word (IBTA C10-93.1.1).
+// checkDatagram refuses payload that does not fit in one packet, which the device would drop without a word (IBTA C10-93.1.1), and
+// a QP number of more bits than a packet has for it, which would name another QP.
 func checkDatagram(wr *verbs.SendWR, mtu int) error {
+	if wr.RemoteQPNum > max24 {
+		return &verbs.LimitError{What: "queue pair number", Got: uint64(wr.RemoteQPNum), Max: max24}
+	}
 	n := uint64(len(wr.Inline))
 	if n == 0 {
 		for i := range wr.SGL {

@@ -74,6 +74,8 @@ func TestCheckDatagram(t *testing.T) {
 		{verbs.SendWR{SGL: []verbs.SGE{{Length: 1000}, {Length: 25}}}, syscall.EINVAL},
 		{verbs.SendWR{SGL: []verbs.SGE{{Length: 1<<32 - 1}, {Length: 2}}}, syscall.EINVAL},
 		{verbs.SendWR{Inline: make([]byte, 1025)}, syscall.EINVAL},
+		{verbs.SendWR{RemoteQPNum: 1<<24 - 1}, nil},
+		{verbs.SendWR{RemoteQPNum: 1 << 24}, syscall.EINVAL},
 		{verbs.SendWR{Inline: make([]byte, 1024), SGL: []verbs.SGE{{Length: 9999}}}, nil},
 	} {
 		if err := checkDatagram(&c.wr, 1024); !errors.Is(err, c.want) {

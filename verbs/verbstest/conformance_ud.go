@@ -345,6 +345,12 @@ func (s *suite) udWrongAH(t *testing.T) {
 	require.NoError(t, closed.Close())
 	refused(closed, verbs.ErrClosed)
 
+	wide := udWR(1, a.sge(0, 10), ah, b)
+	wide.RemoteQPNum |= 1 << 24 // a packet has 24 bits for it
+	n, err := a.qp.PostSend([]verbs.SendWR{wide})
+	require.Zero(t, n)
+	require.ErrorIs(t, err, syscall.EINVAL)
+
 	pd, err := a.dev.AllocPD()
 	require.NoError(t, err)
 	strange, err := pd.CreateAH(a.hand.Path(b.local))
