@@ -107,6 +107,11 @@ func (r row) runOn(t *testing.T, l link) (ok bool) {
 		if l.policy == compat.TCPOnly {
 			t.Cleanup(settle)
 		} else {
+			// A process keeps the devices and the CM that it has used.
+			ln, err := newEnds(t, l).lc.Listen(t.Context(), "tcp", net.JoinHostPort(address, "0"))
+			check(t, err)
+			check(t, ln.Close())
+			settle()
 			leaves(t, takeStock(t))
 		}
 		e := newEnds(t, l)
