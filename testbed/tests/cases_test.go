@@ -63,28 +63,36 @@ func TestSiwCasesKV(t *testing.T) {
 	}
 }
 
-// examples/params: reads are torn in place and in no other way, and the owner has nothing to do.
+// examples/params: reads are torn in place and in no other way, and the owner has nothing to do. Reads in place are torn where updates
+// follow each other closely; on a slow machine hardly a read by a version word comes through then, but it does where updates are rare.
 func TestRxeCasesParams(t *testing.T) {
-	owner := start(t, program("params"), "-listen", net.JoinHostPort(addr, "7020"))
-	owner.listens(t)
-	out := run(t, program("params"), "-addr", net.JoinHostPort(addr, "7020"), "-every", "5ms", "-for", "2s")
-	waitFor(t, "the owner's account", func() bool { return strings.Contains(owner.out.String(), "of CPU") })
-	seen(t, out+owner.out.String())
-	for way, torn := range map[string]bool{"in place": true, "version word": false, "two buffers": false} {
-		line := `(?m)^` + way + ` .*`
-		if n := number(t, out, line+` (\d+) of +\d+ torn`); (n > 0) != torn {
+	torn, reads := make(map[string]float64), make(map[string]float64)
+	for i, every := range []string{"5ms", "200ms"} {
+		at := net.JoinHostPort(addr, strconv.Itoa(7020+i))
+		owner := start(t, program("params"), "-listen", at)
+		owner.listens(t)
+		out := run(t, program("params"), "-addr", at, "-every", every, "-for", "2s")
+		waitFor(t, "the owner's account", func() bool { return strings.Contains(owner.out.String(), "of CPU") })
+		seen(t, out+owner.out.String())
+		for _, way := range []string{"in place", "version word", "two buffers"} {
+			torn[way] += number(t, out, `(?m)^`+way+` .* (\d+) of +\d+ torn`)
+			reads[way] += number(t, out, `(?m)^`+way+` .* of +(\d+) torn`)
+		}
+		clients := number(t, out, `this process used ([0-9.]+) s of CPU`)
+		if owners := number(t, owner.out.String(), `lent for .*: ([0-9.]+) s of CPU`); owners > clients/10 {
+			t.Errorf("the owner used %v s of CPU, those who read and update %v s", owners, clients)
+		}
+		if quiet := number(t, owner.out.String(), `without connecting: .*\(([0-9.]+)%\)`); quiet > 5 {
+			t.Errorf("the owner used %v%% of a CPU when all it did was to own", quiet)
+		}
+	}
+	for way, n := range torn {
+		if (n > 0) != (way == "in place") {
 			t.Errorf("%s: %v torn reads", way, n)
 		}
-		if number(t, out, line+` of +(\d+) torn`) == 0 {
+		if reads[way] == 0 {
 			t.Errorf("%s: no reads", way)
 		}
-	}
-	clients := number(t, out, `this process used ([0-9.]+) s of CPU`)
-	if owners := number(t, owner.out.String(), `lent for .*: ([0-9.]+) s of CPU`); owners > clients/10 {
-		t.Errorf("the owner used %v s of CPU, those who read and update %v s", owners, clients)
-	}
-	if quiet := number(t, owner.out.String(), `without connecting: .*\(([0-9.]+)%\)`); quiet > 5 {
-		t.Errorf("the owner used %v%% of a CPU when all it did was to own", quiet)
 	}
 }
 
