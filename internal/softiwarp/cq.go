@@ -64,7 +64,7 @@ func (d *device) CreateCQ(o verbs.CQOptions) (verbs.CQ, error) {
 	}
 	switch {
 	case o.Depth < 1:
-		return nil, os.NewSyscallError("CreateCQ", syscall.EINVAL)
+		return nil, misuse("a CQ of %d entries", o.Depth)
 	case o.Depth > d.attr.MaxCQE:
 		return nil, &verbs.LimitError{What: "completion queue entries", Got: uint64(o.Depth), Max: uint64(d.attr.MaxCQE)}
 	}

@@ -72,7 +72,7 @@ func (d *device) Attr() verbs.DeviceAttr { return d.attr }
 // Port is always active: the loopback interface is.
 func (d *device) Port(num int) (verbs.PortAttr, error) {
 	if num != 1 {
-		return verbs.PortAttr{}, os.NewSyscallError("Port", syscall.EINVAL)
+		return verbs.PortAttr{}, misuse("there is no port %d", num)
 	}
 	return verbs.PortAttr{
 		State: verbs.PortActive, Link: verbs.LinkEthernet, MTU: 4096, MaxMTU: 4096, GIDs: gidTable, MaxMsgSize: maxMessage,
@@ -82,7 +82,7 @@ func (d *device) Port(num int) (verbs.PortAttr, error) {
 // GID lists the host's addresses.
 func (d *device) GID(port, index int) (verbs.GID, error) {
 	if port != 1 || index < 0 || index >= gidTable {
-		return verbs.GID{}, os.NewSyscallError("GID", syscall.EINVAL)
+		return verbs.GID{}, misuse("there is no entry %d in the GID table of port %d", index, port)
 	}
 	all, err := net.InterfaceAddrs()
 	if err != nil || len(all) == 0 {
@@ -159,4 +159,9 @@ func (d *device) leaks() error {
 		}
 	}
 	return nil
+}
+
+// misuse is an error about what the caller asked for.
+func misuse(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{syscall.EINVAL}, args...)...)
 }

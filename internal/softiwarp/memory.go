@@ -96,8 +96,10 @@ func (p *pd) register(call string, size int, access verbs.Access, provide func(*
 	switch unknown := access &^ allFlags; {
 	case unknown != 0:
 		return nil, p.dev.lacks(fmt.Sprintf("access flags %#x", uint32(unknown)))
-	case size <= 0, access&remoteChange != 0 && access&verbs.AccessLocalWrite == 0:
-		return nil, os.NewSyscallError(call, syscall.EINVAL)
+	case size <= 0:
+		return nil, misuse("%s of %d bytes", call, size)
+	case access&remoteChange != 0 && access&verbs.AccessLocalWrite == 0:
+		return nil, misuse("remote write or atomic access without AccessLocalWrite")
 	case uint64(size) > attr.MaxMRSize:
 		return nil, &verbs.LimitError{What: "bytes of a memory region", Got: uint64(size), Max: attr.MaxMRSize}
 	}

@@ -2,10 +2,8 @@ package softiwarp
 
 import (
 	"errors"
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/rconn/rdma/verbs"
@@ -90,14 +88,16 @@ func (i *id) CreateQP(vpd verbs.PD, o verbs.QPOptions) (verbs.QP, error) {
 	recv, ok3 := o.RecvCQ.(*cq)
 	shared, ok4 := o.SRQ.(*srq)
 	switch {
-	case vpd == nil || o.SendCQ == nil || o.RecvCQ == nil || i.qpMade:
-		return nil, os.NewSyscallError("CreateQP", syscall.EINVAL)
+	case vpd == nil || o.SendCQ == nil || o.RecvCQ == nil:
+		return nil, misuse("a queue pair needs a PD and two CQs")
+	case i.qpMade:
+		return nil, misuse("the connection has had its queue pair")
 	case !ok1 || !ok2 || !ok3 || p.dev != d || send.dev != d || recv.dev != d, o.SRQ != nil && (!ok4 || shared.pd.dev != d):
 		return nil, verbs.ErrForeign
 	case o.Type != verbs.RC:
 		return nil, d.lacks("a " + o.Type.String() + " queue pair")
 	case shared != nil && shared.pd != p:
-		return nil, os.NewSyscallError("CreateQP: the SRQ is of another PD", syscall.EINVAL)
+		return nil, misuse("the SRQ is of another PD")
 	}
 	capacity, err := d.grant(o.Cap, shared != nil)
 	if err != nil {
@@ -170,7 +170,7 @@ func (d *device) grant(c verbs.QPCap, shared bool) (verbs.QPCap, error) {
 		{"scatter/gather entries of a receive", c.MaxRecvSGE, d.attr.MaxSGE},
 	} {
 		if l.got < 0 {
-			return c, os.NewSyscallError("CreateQP", syscall.EINVAL)
+			return c, misuse("%d %s", l.got, l.what)
 		}
 		if l.got > l.max {
 			return c, &verbs.LimitError{What: l.what, Got: uint64(l.got), Max: uint64(l.max)}
@@ -211,10 +211,10 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	switch {
 	case q.closed:
 		return verbs.ErrClosed
-	case mask&^(verbs.AttrState|verbs.AttrMinRNRTimer) != 0,
-		mask&verbs.AttrState != 0 && attr.State != verbs.QPError && attr.State != q.state,
-		mask&verbs.AttrMinRNRTimer != 0 && (attr.MinRNRTimer > 31 || q.state != verbs.QPRTS):
-		return os.NewSyscallError("Modify", syscall.EINVAL)
+	case mask&^(verbs.AttrState|verbs.AttrMinRNRTimer) != 0, mask&verbs.AttrState != 0 && attr.State != verbs.QPError && attr.State != q.state:
+		return misuse("its connection moves the queue pair, which can be moved to %v only", verbs.QPError)
+	case mask&verbs.AttrMinRNRTimer != 0 && (attr.MinRNRTimer > 31 || q.state != verbs.QPRTS):
+		return misuse("an RNR timer of %d in the state %v", attr.MinRNRTimer, q.state)
 	case mask&verbs.AttrState != 0 && attr.State == verbs.QPError:
 		q.stop(ending{})
 	}

@@ -1,9 +1,6 @@
 package softiwarp
 
 import (
-	"os"
-	"syscall"
-
 	"github.com/rconn/rdma/verbs"
 )
 
@@ -71,7 +68,7 @@ func (r *recvQueue) post(wr *verbs.RecvWR, freed uint64, memory *lookup) error {
 	return nil
 }
 
-var errHasSRQ = os.NewSyscallError("PostRecv: the queue pair receives from its SRQ", syscall.EINVAL)
+var errHasSRQ = misuse("the queue pair receives from its SRQ: post to that")
 
 func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	q.mu.Lock()

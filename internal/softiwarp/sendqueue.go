@@ -59,7 +59,8 @@ func atomicOp(op verbs.Opcode) bool {
 }
 
 var (
-	errInvalidSend  = os.NewSyscallError("PostSend", syscall.EINVAL)
+	errInlineResult = misuse("a READ or atomic has no inline payload")
+	errAtomicResult = misuse("the result of an atomic goes to one piece of 8 bytes")
 	errNotConnected = os.NewSyscallError("PostSend", syscall.ENOTCONN)
 )
 
@@ -93,11 +94,13 @@ func (q *qp) checkSend(wr *verbs.SendWR) error {
 	case len(wr.Inline) > q.cap.MaxInline:
 		return &verbs.LimitError{What: "bytes of inline payload", Got: uint64(len(wr.Inline)), Max: uint64(q.cap.MaxInline)}
 	case len(wr.Inline) > 0 && answered(wr.Opcode):
-		return errInvalidSend
+		return errInlineResult
 	case len(wr.Inline) == 0 && len(wr.SGL) > sges:
 		return &verbs.LimitError{What: "scatter/gather entries", Got: uint64(len(wr.SGL)), Max: uint64(sges)}
-	case atomicOp(wr.Opcode) && (len(wr.SGL) != 1 || wr.SGL[0].Length != 8 || wr.RemoteAddr%8 != 0):
-		return errInvalidSend
+	case atomicOp(wr.Opcode) && (len(wr.SGL) != 1 || wr.SGL[0].Length != 8):
+		return errAtomicResult
+	case atomicOp(wr.Opcode) && wr.RemoteAddr%8 != 0:
+		return misuse("the address of an atomic, %#x, is not a multiple of 8", wr.RemoteAddr)
 	case q.state != verbs.QPRTS && q.state != verbs.QPError:
 		return errNotConnected
 	case q.sq.tail-q.sqFreed.Load() >= uint64(q.cap.MaxSendWR):

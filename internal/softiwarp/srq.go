@@ -1,10 +1,8 @@
 package softiwarp
 
 import (
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/rconn/rdma/verbs"
 )
@@ -29,7 +27,7 @@ func (p *pd) CreateSRQ(o verbs.SRQOptions) (verbs.SRQ, error) {
 	sges := max(o.MaxSGE, 1)
 	switch {
 	case o.MaxWR < 1, o.MaxSGE < 0:
-		return nil, os.NewSyscallError("CreateSRQ", syscall.EINVAL)
+		return nil, misuse("an SRQ of %d entries of %d pieces", o.MaxWR, o.MaxSGE)
 	case o.MaxWR > d.attr.MaxSRQWR:
 		return nil, &verbs.LimitError{What: "shared receive queue entries", Got: uint64(o.MaxWR), Max: uint64(d.attr.MaxSRQWR)}
 	case sges > d.attr.MaxSRQSGE:
@@ -82,7 +80,7 @@ func (s *srq) SetLimit(n int) error {
 	}
 	switch granted := len(s.queue.ring); {
 	case n < 0:
-		return os.NewSyscallError("SetLimit", syscall.EINVAL)
+		return misuse("an SRQ's limit of %d", n)
 	case n > granted:
 		return &verbs.LimitError{What: "entries as the limit of a shared receive queue", Got: uint64(n), Max: uint64(granted)}
 	}
