@@ -171,7 +171,9 @@ func (s *server) leave(c *client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = c.conn.ID.Disconnect()
-	_ = s.serveAll()
+	for n, err := s.pollBatch(); n > 0 && err == nil; {
+		n, err = s.pollBatch()
+	}
 	delete(s.clients, c.conn.QP.Num())
 	for i := range s.waiting {
 		if s.waiting[i].QPNum == c.conn.QP.Num() {
@@ -191,13 +193,13 @@ func (s *server) leave(c *client) {
 func (s *server) serve(ctx context.Context) error {
 	defer s.objects.WakeAtEnd(ctx)()
 	for {
-		s.mu.Lock()
-		err := s.serveAll()
+		s.mu.Lock() // clients come and go between two batches
+		n, err := s.pollBatch()
 		s.mu.Unlock()
 		if err == nil {
 			err = ctx.Err()
 		}
-		if err == nil {
+		if err == nil && n == 0 {
 			err = s.objects.Channel.Wait(0)
 		}
 		if err != nil {
@@ -206,17 +208,13 @@ func (s *server) serve(ctx context.Context) error {
 	}
 }
 
-// serveAll serves batches until there is nothing to do.
-func (s *server) serveAll() error {
-	for {
-		n, err := s.objects.CQ.Poll(s.wcs[:])
-		if n == 0 || err != nil {
-			return err
-		}
-		if err := s.serveBatch(s.wcs[:n]); err != nil {
-			return err
-		}
+// pollBatch serves what has come, and returns how many completions that was.
+func (s *server) pollBatch() (int, error) {
+	n, err := s.objects.CQ.Poll(s.wcs[:])
+	if n == 0 || err != nil {
+		return 0, err
 	}
+	return n, s.serveBatch(s.wcs[:n])
 }
 
 // serveBatch reads requests, gives their receives back, and then answers. In this order, an answer is a credit: whoever has it may send the next
