@@ -18,6 +18,10 @@ rm -f "$matrix"
 status=0
 # What passes is not shown; libraries talk a lot.
 (cd compat/servers && go vet -tags real ./... && go test -tags real -count=1 -timeout 30m "$@" ./... -args -matrix="$matrix") || status=$?
+if (($# == 0)); then
+	tools/proxy-real.sh || status=$?
+	tools/browser.sh || status=$?
+fi
 [[ -e $matrix ]] || exit "$status"
 cat "$matrix"
 if [[ -z ${RDMA_ADDR:-} ]] && ((status == 0 && $# == 0)); then
