@@ -121,8 +121,15 @@ func (p *part) Write(b []byte) (int, error) {
 	return n, permanently(err)
 }
 
-// check compares the whole with what the server said of it.
+// check compares the whole with what the server said of it. A server may send less than was asked for (RFC 9110, section 15.3.7): the
+// next attempt goes on there.
 func (p *part) check() error {
+	switch {
+	case p.Total >= 0 && p.size < p.Total:
+		return errors.New("the server sent a part of the rest")
+	case p.Total >= 0 && p.size > p.Total:
+		return p.discard()
+	}
 	if p.want == nil || bytes.Equal(p.want, p.hash.Sum(nil)) {
 		return nil
 	}

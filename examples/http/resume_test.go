@@ -217,6 +217,8 @@ func TestResumeFromOtherServers(t *testing.T) {
 		"another size":              {tagged, raw(data[mib:], 206, "ETag", `"1"`, "Content-Range", "bytes 1048576-3145727/3145729"), []string{"", rest, ""}},
 		"another version in 206":    {tagged, raw(data[mib:], 206, "ETag", `"2"`, "Content-Range", "bytes 1048576-3145727/3145728"), []string{"", rest, ""}},
 		"206 with no Content-Range": {tagged, raw(data[mib:], 206, "ETag", `"1"`), []string{"", rest, ""}},
+		"a shorter range":           {tagged, raw(data[mib:2*mib], 206, "ETag", `"1"`, "Content-Range", "bytes 1048576-2097151/3145728"), []string{"", rest, "bytes=2097152-"}},
+		"more than the range":       {tagged, raw(data, 206, "ETag", `"1"`, "Content-Range", "bytes 1048576-3145727/3145728"), []string{"", rest, ""}},
 		"range not satisfiable":     {tagged, raw(nil, 416), []string{"", rest, ""}},
 		"206 without being asked":   {raw(nil, 503), raw(data, 206), nil},
 		"no hash":                   {tagged, tagged, []string{"", rest}},
