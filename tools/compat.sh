@@ -17,7 +17,7 @@ export RDMAPROXY=$PWD/build/rdmaproxy
 rm -f "$matrix"
 status=0
 # What passes is not shown; libraries talk a lot.
-(cd compat/servers && go vet -tags real ./... && go test -tags real -count=1 -timeout 30m "$@" ./... -args -matrix="$matrix") || status=$?
+(cd compat/servers && go mod tidy -diff && go vet -tags real ./... && go test -tags real -count=1 -timeout 30m "$@" ./... -args -matrix="$matrix") || status=$?
 if (($# == 0)); then
 	tools/proxy-real.sh || status=$?
 	tools/browser.sh || status=$?

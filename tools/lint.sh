@@ -33,7 +33,8 @@ check "staticcheck, no cgo" env CGO_ENABLED=0 build/staticcheck -checks inherit,
 check "go vet, darwin" env CGO_ENABLED=0 GOOS=darwin go vet ./...
 check "go vet, windows" env CGO_ENABLED=0 GOOS=windows go vet ./...
 
-for mod in $(git ls-files -co --exclude-standard -- '*/go.mod'); do
+# compat/servers needs minutes to download and build: make compat checks it.
+for mod in $(git ls-files -co --exclude-standard -- '*/go.mod' ':!compat/servers/*'); do
 	dir=${mod%/go.mod}
 	check "$dir: go mod tidy" in_module "$dir" go mod tidy -diff
 	if [[ -n $(find "$dir" -name '*.go' -print -quit) ]]; then
