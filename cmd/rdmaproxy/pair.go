@@ -69,15 +69,22 @@ func newPair(client, backend conn, total *counters) *pair {
 	return &pair{client: side{conn: client}, backend: side{conn: backend}, total: total, start: time.Now()}
 }
 
+// end tells that a direction has come to its end, or why it cannot.
+type end struct {
+	err    error
+	silent <-chan struct{} // closed when its source sends nothing more; nil: it is dead
+}
+
 // carry copies both ways until both have ended. A direction that ends is ended toward the other peer too, and what breaks on one
 // side is reset on the other.
 func (p *pair) carry(now context.Context, idle time.Duration) error {
 	var flows sync.WaitGroup
 	over := make(chan struct{})
-	ends := make(chan error, 4) // of two flows and two probes; nobody waits to send
+	ends := make(chan end, 4) // of two flows and two probes; nobody waits to send
 	flow := func(dst, src *side, bytes, total *atomic.Int64) {
 		err := p.flow(dst, src, bytes, total)
-		ends <- err
+		silent := make(chan struct{})
+		ends <- end{err, silent}
 		switch err {
 		case nil:
 			flows.Go(func() { probe(src.conn, over, ends) })
@@ -85,6 +92,7 @@ func (p *pair) carry(now context.Context, idle time.Duration) error {
 			// The other direction goes on, so this peer must not wait for us to take what it sends.
 			_, _ = io.Copy(io.Discard, src)
 		}
+		close(silent)
 	}
 	flows.Go(func() { flow(&p.backend, &p.client, &p.up, &p.total.up) })
 	flows.Go(func() { flow(&p.client, &p.backend, &p.down, &p.total.down) })
@@ -95,17 +103,25 @@ func (p *pair) carry(now context.Context, idle time.Duration) error {
 	return p.cause
 }
 
+// lingerTime is how long a peer that sends to one that has closed may go on with that. To close its connection while it sends would reset
+// it, and what it has not taken yet would be lost.
+const lingerTime = 3 * time.Second
+
 // wait returns nil when both directions have come to an end, or why that is not to be waited for.
-func (p *pair) wait(ends <-chan error, now context.Context, idle time.Duration) error {
+func (p *pair) wait(ends <-chan end, now context.Context, idle time.Duration) error {
+	var sending []<-chan struct{}
 	var quiet <-chan time.Time
 	if idle > 0 {
 		quiet = time.After(idle)
 	}
 	for left := 2; left > 0; {
 		select {
-		case err := <-ends:
-			if err != nil && err != errGone {
-				return err
+		case e := <-ends:
+			if e.err != nil && e.err != errGone {
+				return e.err
+			}
+			if e.silent != nil {
+				sending = append(sending, e.silent)
 			}
 			left--
 		case <-quiet:
@@ -114,6 +130,17 @@ func (p *pair) wait(ends <-chan error, now context.Context, idle time.Duration) 
 				return errIdle
 			}
 			quiet = time.After(idle - since)
+		case <-now.Done():
+			return errStopped
+		}
+	}
+	limit := time.NewTimer(lingerTime)
+	defer limit.Stop()
+	for _, silent := range sending {
+		select {
+		case <-silent:
+		case <-limit.C:
+			return nil
 		case <-now.Done():
 			return errStopped
 		}
@@ -165,7 +192,7 @@ func (p *pair) flow(dst, src *side, bytes, total *atomic.Int64) error {
 const probeTime = time.Second
 
 // probe reports a peer that is gone.
-func probe(c conn, over <-chan struct{}, ends chan<- error) {
+func probe(c conn, over <-chan struct{}, ends chan<- end) {
 	t := time.NewTicker(probeTime)
 	defer t.Stop()
 	for {
@@ -175,7 +202,7 @@ func probe(c conn, over <-chan struct{}, ends chan<- error) {
 		case <-t.C:
 		}
 		if err := alive(c); err != nil {
-			ends <- writeError(err)
+			ends <- end{err: writeError(err)}
 			return
 		}
 	}
