@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -97,4 +98,16 @@ func TestKinds(t *testing.T) {
 	} {
 		require.Equal(t, want, kindOf(err).String(), err)
 	}
+}
+
+// A client gives its Unix socket any name: one with a terminal's commands, or lines of the page.
+func TestPageWithHostileName(t *testing.T) {
+	c := newChain(t, "unix", serve(t, "unix", echo))
+	local := filepath.Join(shortDir(t), "a\n\x1b[2J\tb")
+	client, err := net.DialUnix("unix", &net.UnixAddr{Name: local}, &net.UnixAddr{Name: c.front.addrs[0]})
+	require.NoError(t, err)
+	defer client.Close()
+	roundTrip(t, client, "x")
+	page := c.front.get(t, "/")
+	require.Contains(t, page, "/a??[2J?b ")
 }

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/rconn/rdma/rconn"
 )
@@ -52,12 +54,18 @@ func (p *proxy) writePage(w io.Writer) {
 	}
 }
 
-// name is the address of a peer; those of Unix sockets often have none.
+// name is the address of a peer; those of Unix sockets often have none, or one that a client made up.
 func name(c conn) string {
-	if a := c.RemoteAddr(); a != nil && a.String() != "" && a.String() != "@" {
-		return a.String()
+	a := c.RemoteAddr()
+	if a == nil || a.String() == "" || a.String() == "@" {
+		a = c.LocalAddr()
 	}
-	return c.LocalAddr().String()
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, a.String())
 }
 
 // age is for how long the pair has been there and has been quiet, and what it carried.
