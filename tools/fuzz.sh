@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs each fuzz target of the module, or those whose name matches FUZZ, for FUZZTIME (default 30s). What a target finds stays in its package's testdata, as a test case.
+# Runs each fuzz target of the module, or those whose name matches FUZZ, for FUZZTIME (default 30s; 100000x: a number of runs). What a target finds stays in its package's testdata, as a test case.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/report.sh
