@@ -25,13 +25,16 @@ var layers = map[string][]string{
 	"cm":    {"verbs"},
 	"ring":  {},
 
+	"internal/acceptqueue": {},
+	"internal/lograte":     {},
+
 	"internal/rdmacore":  {"cm", "verbs"},
-	"internal/softiwarp": {"cm", "verbs"},
+	"internal/softiwarp": {"internal/lograte", "cm", "verbs"},
 	"verbs/verbstest":    {"cm", "verbs"},
 
 	".":      {"internal/rdmacore", "internal/softiwarp", "cm", "verbs"},
-	"rconn":  {".", "ring", "cm", "verbs"},
-	"compat": {"rconn", ".", "cm", "verbs"},
+	"rconn":  {"internal/acceptqueue", "internal/lograte", ".", "ring", "cm", "verbs"},
+	"compat": {"internal/acceptqueue", "internal/lograte", "rconn", ".", "cm", "verbs"},
 
 	// Programs use what everybody can use.
 	"examples": {"compat", "rconn", ".", "cm", "verbs"},
