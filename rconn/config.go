@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/rconn/rdma/internal/lograte"
 	"github.com/rconn/rdma/ring"
 	"github.com/rconn/rdma/verbs"
 )
@@ -55,6 +56,8 @@ type Config struct {
 
 	// Logger gets events that no call can return. Nil: slog.Default().
 	Logger *slog.Logger
+
+	warnings *lograte.Limiter // those about peers; a listener's connections share it
 }
 
 // The defaults.
@@ -98,6 +101,7 @@ func (c Config) populate() (Config, error) {
 	c.HandshakeTimeout = orDefault(c.HandshakeTimeout, defaultHandshakeTimeout)
 	c.AckTimeout = orDefault(c.AckTimeout, defaultAckTimeout)
 	c.Logger = orDefault(c.Logger, slog.Default())
+	c.warnings = new(lograte.Limiter)
 	switch {
 	case c.SendBuffer < 0 || c.SendBuffer > ring.MaxRing:
 		return c, outOfBounds("SendBuffer", c.SendBuffer)

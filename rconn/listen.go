@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,13 +13,16 @@ import (
 	"time"
 
 	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/internal/acceptqueue"
 	"github.com/rconn/rdma/ring"
 	"github.com/rconn/rdma/verbs"
 )
 
 // ListenConfig makes listeners, as net.ListenConfig does. The zero value is usable.
 type ListenConfig struct {
-	// Backlog is how many connections may wait for Accept. 0: 128. At most 65535.
+	// Backlog is how many connections may wait, for their handshake and for Accept; more are refused. 0: 4096, as many as Linux' TCP
+	// has. At most 65535. The first 128 are made before Accept is called and have their memory. The others cost little
+	// (on the software device a descriptor each), and their peers' dials take until it is their turn, or end at their own limits.
 	Backlog int
 
 	// Providers serve the address, all that have a device for it, on one port number. Nil: rdma.Providers(), which ends with the
@@ -73,12 +75,13 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 		addrs = withPort(addrs, port)
 	}
 	addrs = toServe(network, addrs, port)
-	s := server{cfg: cfg, providers: providers, backlog: lc.Backlog, tcp: lc.TCP}
+	backlog := orDefault(lc.Backlog, defaultBacklog)
+	s := server{cfg: cfg, providers: providers, backlog: backlog, tcp: lc.TCP}
 	lns, err := s.open(addrs)
 	if err != nil {
 		return nil, tcpAddr(addrs[0]), err
 	}
-	return newListener(network, served(addrs[0], lns[0]), lns, cfg, orDefault(lc.Backlog, cm.DefaultBacklog)), nil, nil
+	return newListener(network, served(addrs[0], lns[0]), lns, cfg, backlog), nil, nil
 }
 
 // toServe chooses among the addresses of a host as package net does: one, of IPv4 if there is one, or all of this host's.
@@ -139,7 +142,12 @@ const (
 	hastyHandshake = time.Second
 )
 
-const maxBacklog = 65535
+// Requests that wait cost little, made connections have their memory.
+const (
+	defaultBacklog = 4096 // net.core.somaxconn of Linux, see listen(2)
+	maxBacklog     = 65535
+	maxMade        = 128
+)
 
 // Listener waits for connections. It is a net.Listener.
 type Listener struct {
@@ -148,18 +156,13 @@ type Listener struct {
 	cfg     Config
 	lns     []cm.Listener
 
-	ready            chan *Conn
+	queue            *acceptqueue.Queue[*Conn]
 	slots            chan struct{} // handshakes in progress
-	lost             chan struct{} // closed when no device is left to listen on
 	alive            atomic.Int32  // devices, or families, left
 	accepted, failed atomic.Uint64 // see ListenerStats
 	ctx              context.Context
 	stop             context.CancelFunc
 	loops            sync.WaitGroup
-
-	mu       sync.Mutex
-	deadline time.Time
-	moved    chan struct{} // closed and replaced when the deadline changes
 }
 
 var _ net.Listener = (*Listener)(nil)
@@ -167,8 +170,7 @@ var _ net.Listener = (*Listener)(nil)
 func newListener(network string, addr netip.AddrPort, lns []cm.Listener, cfg Config, backlog int) *Listener {
 	l := &Listener{
 		network: network, addr: net.TCPAddrFromAddrPort(addr), cfg: cfg, lns: lns,
-		ready: make(chan *Conn, backlog), slots: make(chan struct{}, maxHandshakes), moved: make(chan struct{}),
-		lost: make(chan struct{}),
+		queue: acceptqueue.New[*Conn](min(backlog, maxMade)), slots: make(chan struct{}, maxHandshakes),
 	}
 	l.alive.Store(int32(len(lns)))
 	l.ctx, l.stop = context.WithCancel(context.Background())
@@ -187,7 +189,7 @@ func (l *Listener) serve(ln cm.Listener) {
 			if l.ctx.Err() != nil || errors.Is(err, verbs.ErrClosed) {
 				return
 			}
-			l.cfg.Logger.Warn("rdma listener", "addr", l.addr, "err", err)
+			l.cfg.warnings.Warn(l.cfg.Logger, "rdma listener", "addr", l.addr, "err", err)
 			if errors.Is(err, verbs.ErrDeviceRemoved) {
 				_ = ln.Close() // the kernel waits for it before the device is gone
 				l.lose()
@@ -212,7 +214,7 @@ func (l *Listener) serve(ln cm.Listener) {
 // lose counts out a cm.Listener whose device is gone for good. Without any, Accept must not wait for ever.
 func (l *Listener) lose() {
 	if l.alive.Add(-1) == 0 {
-		close(l.lost)
+		l.queue.End(verbs.ErrDeviceRemoved)
 	}
 }
 
@@ -230,12 +232,10 @@ func (l *Listener) admit(req cm.Request) {
 	c, err := l.handshake(req)
 	if err != nil {
 		l.failed.Add(1)
-		l.cfg.Logger.Warn("rdma connection not accepted", "local", l.addr, "remote", req.RemoteAddr(), "err", err)
+		l.cfg.warnings.Warn(l.cfg.Logger, "rdma connection not accepted", "local", l.addr, "remote", req.RemoteAddr(), "err", err)
 		return
 	}
-	select {
-	case l.ready <- c:
-	case <-l.ctx.Done():
+	if !l.queue.Put(c) {
 		abort(c)
 	}
 }
@@ -285,62 +285,19 @@ func (l *Listener) refuse(req cm.Request, cause error) error {
 // Accept waits for a connection. It is a *Conn. A handshake that fails is logged and does not end Accept; the removal of the
 // only device that serves the address does.
 func (l *Listener) Accept() (net.Conn, error) {
-	for {
-		l.mu.Lock()
-		deadline, moved := l.deadline, l.moved
-		l.mu.Unlock()
-		c, err := l.accept(deadline, moved)
-		switch {
-		case err == errMoved:
-			continue
-		case err != nil:
-			return nil, opError(opAccept, l.network, nil, l.addr, err)
-		}
-		return c, nil
+	c, err := l.queue.Accept()
+	if err != nil {
+		return nil, opError(opAccept, l.network, nil, l.addr, err)
 	}
-}
-
-var errMoved = errors.New("deadline moved")
-
-func (l *Listener) accept(deadline time.Time, moved chan struct{}) (*Conn, error) {
-	var expired <-chan time.Time
-	if !deadline.IsZero() {
-		left := time.Until(deadline)
-		if left <= 0 {
-			return nil, os.ErrDeadlineExceeded
-		}
-		t := time.NewTimer(left)
-		defer t.Stop()
-		expired = t.C
-	}
-	if l.ctx.Err() != nil {
-		return nil, net.ErrClosed
-	}
-	select {
-	case c := <-l.ready:
-		l.accepted.Add(1)
-		return c, nil
-	case <-l.ctx.Done():
-		return nil, net.ErrClosed
-	case <-l.lost:
-		return nil, verbs.ErrDeviceRemoved
-	case <-expired:
-		return nil, os.ErrDeadlineExceeded
-	case <-moved:
-		return nil, errMoved
-	}
+	l.accepted.Add(1)
+	return c, nil
 }
 
 // SetDeadline sets the time after which Accept fails, also one that waits now. The zero time means never.
 func (l *Listener) SetDeadline(t time.Time) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ctx.Err() != nil {
-		return opError(opSet, l.network, nil, l.addr, net.ErrClosed)
+	if err := l.queue.SetDeadline(t); err != nil {
+		return opError(opSet, l.network, nil, l.addr, err)
 	}
-	l.deadline = t
-	close(l.moved)
-	l.moved = make(chan struct{})
 	return nil
 }
 
@@ -349,30 +306,21 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 
 // Close stops listening. Accept returns net.ErrClosed; connections made but not accepted are reset.
 func (l *Listener) Close() error {
-	l.mu.Lock()
-	closed := l.ctx.Err() != nil
-	l.stop()
-	l.mu.Unlock()
-	if closed {
+	if !l.queue.Close() {
 		return opError(opClose, l.network, nil, l.addr, net.ErrClosed)
 	}
+	l.stop()
 	defer l.cfg.Monitor.dropListener(l)
 	var errs []error
 	for _, ln := range l.lns {
 		errs = append(errs, ln.Close())
 	}
 	l.loops.Wait()
-	for {
-		select {
-		case c := <-l.ready:
-			abort(c)
-		default:
-			if err := errors.Join(errs...); err != nil {
-				return opError(opClose, l.network, nil, l.addr, err)
-			}
-			return nil
-		}
+	l.queue.Drain(abort)
+	if err := errors.Join(errs...); err != nil {
+		return opError(opClose, l.network, nil, l.addr, err)
 	}
+	return nil
 }
 
 // errHandshakeTimeout is our own limit for a handshake. It is a timeout for package net's users.

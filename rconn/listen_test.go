@@ -2,7 +2,9 @@ package rconn
 
 import (
 	"context"
+	"io"
 	"net"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -74,4 +76,43 @@ func TestListenUnspecified(t *testing.T) {
 		require.Len(t, ln.lns, 2, host)
 		require.NoError(t, ln.Close())
 	}
+}
+
+// A thousand dials at once while the server is busy and does not accept: all connect when it does, as with package net.
+//
+// fault: CONN-10 (software)
+func TestBurst(t *testing.T) {
+	const dials = 1000
+	small := Config{SendBuffer: 4 << 10, RecvBuffer: 4 << 10, Credits: 8, SendQueue: 16, HandshakeTimeout: time.Minute}
+	forSome(t, func(t *testing.T, dev device) {
+		dev.bubble(t, func(t *testing.T) {
+			n := dev.network(t, small)
+			ln := n.listen(t, n.addr)
+			var wg sync.WaitGroup
+			for range dials {
+				wg.Go(func() {
+					c, err := n.dialer().Dial("tcp", ln.Addr().String())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if _, err := io.ReadAll(c); err != nil {
+						t.Error(err)
+					}
+					c.Close()
+				})
+			}
+			eventually(t, func() bool { return ln.Stats().Waiting == maxMade })
+			require.NoError(t, ln.SetDeadline(time.Now().Add(time.Minute)))
+			for range dials {
+				c, err := ln.Accept()
+				require.NoError(t, err)
+				wg.Go(func() { c.Close() })
+			}
+			wg.Wait()
+			require.NoError(t, ln.Close())
+			require.Zero(t, ln.Stats().Failed)
+			require.NoError(t, n.leaks())
+		})
+	})
 }

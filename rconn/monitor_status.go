@@ -147,7 +147,7 @@ func (c *Conn) state() State {
 // Stats returns the counts up to now. They stay readable after Close.
 func (l *Listener) Stats() ListenerStats {
 	return ListenerStats{
-		Accepted: l.accepted.Load(), Failed: l.failed.Load(), Handshakes: len(l.slots), Waiting: len(l.ready),
+		Accepted: l.accepted.Load(), Failed: l.failed.Load(), Handshakes: len(l.slots), Waiting: l.queue.Len(),
 	}
 }
 

@@ -195,7 +195,7 @@ func (c *Conn) fail(err error) {
 	}
 	c.err = err
 	if _, ok := errors.AsType[*ring.ProtocolError](err); ok {
-		c.cfg.Logger.Warn("rdma connection ended", "local", c.laddr, "remote", c.raddr, "err", err)
+		c.cfg.warnings.Warn(c.cfg.Logger, "rdma connection ended", "local", c.laddr, "remote", c.raddr, "err", err)
 		// Nothing more from this peer may reach our memory.
 		_ = c.ep.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.AttrState)
 	}
