@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -236,21 +237,58 @@ func TestGate(t *testing.T) {
 // fault: CONN-3
 //
 // TestSlowLoris has more peers that never send their request than a listener takes: others get through, in time, and the silent ones
-// are thrown out.
+// are thrown out. Those that came first have longer than the test.
 func TestSlowLoris(t *testing.T) {
-	p := New(Config{Logger: quiet, RequestTimeout: 300 * time.Millisecond}).(*provider)
+	p := New(Config{Logger: quiet, RequestTimeout: time.Hour}).(*provider)
 	ln := listen(t, p, cm.ListenOptions{})
 	var silent []*rawPeer
 	for i := range 2 * maxHandshakes {
 		peer := dialRaw(t, ln)
-		peer.write([]byte("MPA ID Req Frame")[:i%17])
+		peer.write([]byte(mpaRequestKey)[:i%(len(mpaRequestKey)+1)])
 		silent = append(silent, peer)
 	}
 	l := ln.(*listener)
 	require.LessOrEqual(t, len(l.slots), maxHandshakes)
 	connectTo(t, p, ln, pairSize{})
-	for _, peer := range silent {
+	for _, peer := range silent[maxHandshakes:] {
 		peer.eof()
+	}
+}
+
+// fault: CONN-10 (software)
+//
+// TestBurst has a thousand peers come at once while nobody accepts. All get through.
+func TestBurst(t *testing.T) {
+	const peers = 1000
+	p := New(Config{Logger: quiet, ReplyTimeout: patience})
+	ln := listen(t, p, cm.ListenOptions{Backlog: peers})
+	conns := make(chan net.Conn, peers)
+	var dials sync.WaitGroup
+	for range peers {
+		dials.Go(func() {
+			conn, err := net.Dial("tcp", ln.Addr().String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			conns <- conn
+			f := enhanced(0)
+			_, err = conn.Write(f.append(nil, mpaRequestKey))
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	dials.Wait()
+	eventually(t, "all wait", func() bool {
+		l := ln.(*listener)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.queue) == peers
+	})
+	close(conns)
+	for conn := range conns {
+		require.NoError(t, conn.Close())
 	}
 }
 

@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/internal/lograte"
 	"github.com/rconn/rdma/verbs"
 )
 
 const (
 	// maxHandshakes bounds the connections of a listener whose MPA request has not come yet; more wait in TCP's backlog. When half
-	// of the places are taken, newcomers get hastyTime only, so that peers that say nothing do not hold up the others for long.
-	maxHandshakes = 64
+	// of the places are taken, newcomers get hastyTime only, so that peers that say nothing do not hold up the others for long. A request
+	// follows its connection at once, but in a burst of dials from few processors it may take a while.
+	maxHandshakes = 1024
 	hastyTime     = time.Second
 
 	// closingTime is what they have when the listener closes: a request that is on its way is to be rejected, not cut off.
@@ -29,7 +31,9 @@ type listener struct {
 	addr    netip.AddrPort
 	backlog int
 	slots   chan struct{}
+	done    chan struct{} // closed with the listener
 	loops   sync.WaitGroup
+	warn    lograte.Limiter
 
 	mu      sync.Mutex
 	queue   []*id
@@ -42,7 +46,7 @@ type listener struct {
 func (p *provider) Listen(local netip.AddrPort, o cm.ListenOptions) (cm.Listener, error) {
 	l := &listener{
 		p: p, tcp: o.TCP, backlog: o.Backlog, slots: make(chan struct{}, maxHandshakes), pending: make(map[*net.Conn]struct{}),
-		changed: make(chan struct{}),
+		changed: make(chan struct{}), done: make(chan struct{}),
 	}
 	if l.backlog <= 0 {
 		l.backlog = cm.DefaultBacklog
@@ -98,8 +102,11 @@ func (l *listener) serve() {
 		// Out of descriptors, most likely.
 		<-l.slots
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-		l.p.dev.cfg.Logger.Warn("iwarp listener", "addr", l.addr, "err", err, "pause", pause)
-		time.Sleep(pause)
+		l.warn.Warn(l.p.dev.cfg.Logger, "iwarp listener", "addr", l.addr, "err", err, "pause", pause)
+		select {
+		case <-time.After(pause):
+		case <-l.done:
+		}
 	}
 }
 
@@ -210,6 +217,7 @@ func (l *listener) end() {
 		return
 	}
 	l.closed = true
+	close(l.done)
 	queue := l.queue
 	l.queue = nil
 	for conn := range l.pending {
