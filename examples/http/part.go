@@ -25,6 +25,8 @@ type part struct {
 	want   []byte
 	bad    int // how often the hash was wrong
 	note
+
+	finished bool
 }
 
 // note is what has to be known to go on in another process.
@@ -39,6 +41,9 @@ const (
 	noteSuffix = ".part.json"
 )
 
+// errClaimed says that two downloads would write to one part.
+var errClaimed = errors.New("is being fetched already")
+
 // errDiscarded says that the next attempt begins anew.
 var errDiscarded = errors.New("what was there is of no use, from the start again")
 
@@ -47,7 +52,10 @@ func openPart(url, target string) (*part, error) {
 	if info, err := os.Stat(target); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is no ordinary file, which could be replaced: choose another name with -o", target)
 	}
-	file, err := os.OpenFile(target+partSuffix, os.O_RDWR|os.O_CREATE, 0o666)
+	file, err := claim(target + partSuffix)
+	if err == errClaimed {
+		return nil, fmt.Errorf("%s %w: wait for that, or choose another name with -o", target, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -144,24 +152,26 @@ func (p *part) check() error {
 	return err
 }
 
-// finish gives the whole its name.
+// finish gives the whole its name. With that the part is free for another download of the target, so all else comes before.
 func (p *part) finish() error {
-	err := errors.Join(p.file.Sync(), p.file.Close())
-	if err == nil {
-		err = os.Rename(p.target+partSuffix, p.target)
-	}
+	err := p.file.Sync()
 	if err == nil {
 		err = os.Remove(p.target + noteSuffix)
 	}
+	if err == nil {
+		err = os.Rename(p.target+partSuffix, p.target)
+	}
+	p.finished = err == nil
 	return err
 }
 
 // close leaves the part for the next run, if there is anything.
 func (p *part) close() {
-	if p.file.Close() == nil && p.size == 0 {
-		_ = os.Remove(p.target + partSuffix)
+	if p.size == 0 && !p.finished {
 		_ = os.Remove(p.target + noteSuffix)
+		_ = os.Remove(p.target + partSuffix)
 	}
+	_ = p.file.Close()
 }
 
 // validator tells one version of a file from all others: a strong ETag, or else a Last-Modified which is so old that a second change

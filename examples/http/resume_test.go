@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -66,6 +68,56 @@ func testClientIsKilled(t *testing.T, policy string) {
 	require.Contains(t, out.String(), "3145728 bytes (1048576 were here) in ")
 	require.Equal(t, policy == "tcp-only", strings.Contains(out.String(), "over TCP, hash as at the server"), out)
 	require.Equal(t, []string{"", "bytes=1048576-"}, s.ranges())
+}
+
+// Of two clients that fetch the same target the second one is told so, and does no harm to the first. One that was killed keeps nobody off.
+func TestTwoClientsOfOneTarget(t *testing.T) {
+	s := newSite(t).start(t, "127.0.0.1:0")
+	data := s.add(t, "file", 3*mib)
+	release := make(chan struct{})
+	s.answer(cut{s.files, mib, func() { <-release }}, s.files)
+	target := filepath.Join(t.TempDir(), "copy")
+
+	first, out := program(t, "-o", target, s.url+"file")
+	eventually(t, func() bool { return sizeOf(target+partSuffix) == mib })
+	for _, name := range []string{"file", "other"} {
+		second, refused := program(t, "-o", target, s.url+name)
+		require.Error(t, second.Wait())
+		require.Equal(t, 1, second.ProcessState.ExitCode())
+		require.Contains(t, refused.String(), target+" is being fetched already: wait for that, or choose another name with -o\n")
+	}
+	require.EqualValues(t, mib, sizeOf(target+partSuffix))
+	close(release) // breaks the connection; the first client goes on
+	require.NoError(t, first.Wait(), out)
+	complete(t, target, data)
+	require.Equal(t, []string{"", "bytes=1048576-"}, s.ranges())
+}
+
+// Who claims a part while another download gives it its last name, or removes it, has a part of its own.
+func TestClaimsInTurn(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "copy"+partSuffix)
+	var clients sync.WaitGroup
+	for i := range 4 {
+		clients.Go(func() {
+			for n := 0; n < 500; {
+				file, err := claim(name)
+				if err != nil {
+					if !assert.ErrorIs(t, err, errClaimed) {
+						return
+					}
+					continue
+				}
+				n++
+				mine, err := file.Stat()
+				assert.NoError(t, err)
+				now, err := os.Stat(name)
+				assert.True(t, err == nil && os.SameFile(mine, now), "the claim is of a file that has another name")
+				assert.NoError(t, os.Rename(name, name+strconv.Itoa(i)))
+				file.Close()
+			}
+		})
+	}
+	clients.Wait()
 }
 
 // A client outlives a server that is killed and started again.
