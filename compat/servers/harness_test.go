@@ -92,17 +92,16 @@ func (r row) run(t *testing.T) {
 		if only := os.Getenv("COMPAT_LINKS"); only != "" && !slices.Contains(strings.Split(only, ","), l.name) {
 			continue
 		}
-		started := time.Now()
-		ok := r.runOn(t, l)
-		ran(r, l, ok, time.Since(started))
-		if !ok && l.policy == compat.TCPOnly {
+		if ok := r.runOn(t, l); !ok && l.policy == compat.TCPOnly {
 			t.Fatal("fails on plain TCP too")
 		}
 	}
 }
 
-// runOn runs a row on a link.
+// runOn runs a row on a link, and notes the result for the matrix.
 func (r row) runOn(t *testing.T, l link) (ok bool) {
+	started := time.Now()
+	defer func() { r.note(t, l, ok, time.Since(started)) }()
 	return t.Run(l.name, func(t *testing.T) {
 		if l.policy == compat.TCPOnly {
 			t.Cleanup(settle)

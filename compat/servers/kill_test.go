@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -105,15 +106,21 @@ func TestKillHTTP2(t *testing.T) {
 
 func TestKillGRPC(t *testing.T) { testKill(t, grpcRow("gRPC", nil)) }
 
-// testKill has clients, each a process, that are killed at random, until they have had 10000 answers together. The server serves on, and
-// nothing is left of them.
+// testKill has clients, each a process, that are killed at random, until they have had 10000 answers together, or COMPAT_ANSWERS. The
+// server serves on, and nothing is left of them.
 func testKill(t *testing.T, r row) {
-	const answers, clients = 10_000, 4
+	const clients = 4
+	answers, err := strconv.ParseInt(or(os.Getenv("COMPAT_ANSWERS"), "10000"), 10, 64)
+	check(t, err)
+	kind := r.name
+	r.name += ", clients killed"
+	r.does = "4 processes with 8 requests under way each, killed at random and started again until they have had 10 000 answers (1 000 on rxe); " +
+		"then 100 requests"
 	r.use = func(t *testing.T, n *network) {
 		var had, kills atomic.Int64
 		together(t, clients, func(int) error {
 			for had.Load() < answers {
-				k, err := kill(r.name, n, time.Duration(10+rand.IntN(300))*time.Millisecond)
+				k, err := kill(kind, n, time.Duration(10+rand.IntN(300))*time.Millisecond)
 				if err != nil {
 					return err
 				}
@@ -123,7 +130,7 @@ func testKill(t *testing.T, r row) {
 			return nil
 		})
 		t.Logf("%d answers to %d clients that were killed", had.Load(), kills.Load())
-		call, end, err := callers[r.name](n.Dialer, n.addr)
+		call, end, err := callers[kind](n.Dialer, n.addr)
 		check(t, err)
 		defer end()
 		together(t, 100, func(i int) error { return call(within(t), i) })
@@ -165,7 +172,7 @@ func kill(name string, n *network, after time.Duration) (int64, error) {
 
 // A transfer goes on while the process starts children.
 func TestChildren(t *testing.T) {
-	r := httpRow("net/http 1.1", "", func(*http.Protocols) {}, nil)
+	r := httpRow("net/http 1.1 beside children", "4 MiB each way over and over while the process starts children in a loop", func(*http.Protocols) {}, nil)
 	r.use = func(t *testing.T, n *network) {
 		tr := compat.Transport(n.Dialer)
 		defer tr.CloseIdleConnections()

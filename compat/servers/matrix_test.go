@@ -2,15 +2,14 @@ package servers
 
 import (
 	_ "embed"
-	"flag"
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/rconn/rdma/compat"
 )
 
 // goMod is where the versions come from: with go mod tidy it has those that are built. A test's build information has none (Go 1.26).
@@ -28,63 +27,45 @@ func version(module string) string {
 	return "?"
 }
 
-// results has what the rows did, for the matrix.
-var results struct {
-	sync.Mutex
-	rows  []row
-	cells map[string]string // by row and link
+// note appends a cell of the matrix to the file that MATRIX names, as a line: the row's name, its versions, what it does, the column, the
+// result. tools/compat.sh makes the table of such lines, for they come from several processes.
+func (r row) note(t *testing.T, l link, ok bool, took time.Duration) {
+	file := os.Getenv("MATRIX")
+	if file == "" || role == "server" {
+		return
+	}
+	var versions []string
+	for _, m := range r.modules {
+		if strings.Contains(m, "/") { // else a program, with its version in the name
+			m += " " + version(m)
+		}
+		versions = append(versions, m)
+	}
+	if versions == nil {
+		versions = []string{runtime.Version()}
+	}
+	result := fmt.Sprintf("%.1f s", took.Seconds())
+	if !ok {
+		result = "fails"
+	}
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+	check(t, err)
+	_, err = fmt.Fprintln(f, strings.Join([]string{r.name, strings.Join(versions, "<br>"), r.does, column(l), result}, "\t"))
+	check(t, err)
+	check(t, f.Close())
 }
 
-// ran notes how a row went.
-func ran(r row, l link, ok bool, took time.Duration) {
-	results.Lock()
-	defer results.Unlock()
-	if results.cells == nil {
-		results.cells = make(map[string]string)
+// column names a column: the kind of device, with what is special.
+func column(l link) string {
+	switch kind := strings.TrimRight(device, "0123456789"); {
+	case role != "":
+		return kind + " pair"
+	case l.policy == compat.TCPOnly:
+		return kind + " tcp"
+	default:
+		return kind + " " + l.name
 	}
-	if !slices.ContainsFunc(results.rows, func(o row) bool { return o.name == r.name }) {
-		results.rows = append(results.rows, r)
-	}
-	cell := fmt.Sprintf("%.1f s", took.Seconds())
-	if before := results.cells[r.name+l.name]; !ok || before == "fails" {
-		cell = "fails"
-	}
-	results.cells[r.name+l.name] = cell
 }
-
-// matrix is the table, in Markdown.
-func matrix() string {
-	results.Lock()
-	defer results.Unlock()
-	slices.SortFunc(results.rows, func(a, b row) int { return strings.Compare(strings.ToLower(a.name), strings.ToLower(b.name)) })
-	var s strings.Builder
-	s.WriteString("| | versions | what the test does |")
-	for _, l := range links {
-		s.WriteString(" " + l.name + " |")
-	}
-	s.WriteString("\n|---|---|---|" + strings.Repeat("---|", len(links)) + "\n")
-	for _, r := range results.rows {
-		var versions []string
-		for _, m := range r.modules {
-			v := version(m)
-			if !strings.Contains(m, "/") {
-				v = "" // a program, with its version in the name
-			}
-			versions = append(versions, strings.TrimSpace(m+" "+v))
-		}
-		if versions == nil {
-			versions = []string{runtime.Version()}
-		}
-		fmt.Fprintf(&s, "| %s | %s | %s |", r.name, strings.Join(versions, "<br>"), r.does)
-		for _, l := range links {
-			fmt.Fprintf(&s, " %s |", or(results.cells[r.name+l.name], "-"))
-		}
-		s.WriteString("\n")
-	}
-	return s.String()
-}
-
-var matrixFile = flag.String("matrix", "", "`file` to which the matrix is written")
 
 // programs are what a process does instead of tests if COMPAT_PROGRAM names one.
 var programs = make(map[string]func())
@@ -94,13 +75,5 @@ func TestMain(m *testing.M) {
 		program()
 		return
 	}
-	flag.Parse()
-	status := m.Run()
-	if *matrixFile != "" {
-		if err := os.WriteFile(*matrixFile, []byte(matrix()), 0o666); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			status = 1
-		}
-	}
-	os.Exit(status)
+	m.Run()
 }
