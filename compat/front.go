@@ -6,25 +6,36 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/rconn/rdma/internal/acceptqueue"
+	"github.com/rconn/rdma/internal/lograte"
 )
 
-// Connections that are looked at cost a goroutine each, so their number is bounded; more wait in TCP's backlog. When half of the places
-// are taken, newcomers get hastyPart of the time, so that clients that say nothing do not hold up the others for long.
+// Connections that are looked at cost a goroutine each, so their number is bounded; more wait in TCP's backlog. When three quarters of the
+// places are taken, newcomers get hastyPart of the time, so that clients that say nothing do not hold up the others for long.
 const (
-	maxLooks  = 256
-	hastyPart = 8
+	maxLooks  = 1024
+	hastyPart = 2
+
+	// requestTime is for the rest of an MPA request whose key has come, and hastyRequest when places get scarce. Both come in one packet,
+	// so the time is for packets that get lost.
+	requestTime  = 2 * time.Second
+	hastyRequest = 250 * time.Millisecond
 )
 
 // hall is where the connections of a listener come together for Accept.
 type hall struct {
 	log     *slog.Logger
 	silence time.Duration
-	ready   chan net.Conn
+	ready   *acceptqueue.Queue[net.Conn]
 	looks   chan struct{} // places for connections that are looked at
+	warn    lograte.Limiter
 }
 
-// front looks at the connections of one TCP listener. Those with an MPA request come out of its Accept, for the software device; the
-// others go to the hall.
+func (h *hall) scarce() bool { return len(h.looks) > maxLooks/4*3 }
+
+// front looks at the connections of one TCP listener. Those with a complete MPA request come out of its Accept, for the software device,
+// which so never waits for a peer; the others go to the hall.
 type front struct {
 	hall *hall
 	tcp  net.Listener
@@ -39,16 +50,14 @@ type front struct {
 
 var _ net.Listener = (*front)(nil)
 
-// newFront makes a front, which does nothing before start. backlog bounds the MPA requests that wait for the software device.
-func newFront(h *hall, tcp net.Listener, backlog int) *front {
-	return &front{
-		hall: h, tcp: tcp, mpa: make(chan net.Conn, backlog), done: make(chan struct{}), held: make(map[looker]struct{}),
-	}
+// newFront makes a front, which does nothing before start.
+func newFront(h *hall, tcp net.Listener) *front {
+	return &front{hall: h, tcp: tcp, mpa: make(chan net.Conn), done: make(chan struct{}), held: make(map[looker]struct{})}
 }
 
 // newPlainFront makes a front for plain TCP alone.
 func newPlainFront(h *hall, tcp net.Listener) *front {
-	f := newFront(h, tcp, 0)
+	f := newFront(h, tcp)
 	f.mpa = nil
 	return f
 }
@@ -66,7 +75,7 @@ func (f *front) serve() {
 			return
 		default: // out of descriptors, most likely
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			f.hall.log.Warn("tcp listener", "addr", f.Addr(), "err", err, "pause", pause)
+			f.hall.warn.Warn(f.hall.log, "tcp listener", "addr", f.Addr(), "err", err, "pause", pause)
 			select {
 			case <-time.After(pause):
 			case <-f.done:
@@ -78,7 +87,8 @@ func (f *front) serve() {
 			continue
 		}
 		l := newLooker(conn)
-		if v := l.now(); v != undecided {
+		v := l.now()
+		if v != undecided && v != isKey {
 			f.hand(l.conn(), v)
 			continue
 		}
@@ -86,7 +96,7 @@ func (f *front) serve() {
 		case f.hall.looks <- struct{}{}:
 			f.work.Go(func() {
 				defer func() { <-f.hall.looks }()
-				f.examine(l)
+				f.examine(l, v)
 			})
 		case <-f.done:
 			reset(conn)
@@ -103,19 +113,21 @@ func (f *front) isClosed() bool {
 	}
 }
 
-// examine waits for the first bytes. Each byte of the key buys the time for the next, so a client has sixteen times the limit at most.
-func (f *front) examine(l looker) {
+// examine waits for what the first look did not tell. Each byte of the key buys the time for the next, so a client has sixteen times the limit at most.
+func (f *front) examine(l looker, v verdict) {
 	if !f.hold(l) {
 		reset(l.conn())
 		return
 	}
-	limit := f.hall.silence
-	if len(f.hall.looks) > maxLooks/2 {
-		limit /= hastyPart
+	limit, rest := f.hall.silence, requestTime
+	if f.hall.scarce() {
+		limit, rest = limit/hastyPart, hastyRequest
 	}
-	v := undecided
 	for v == undecided {
-		v = l.wait(limit)
+		v = l.wait(time.Now().Add(limit))
+	}
+	for end := time.Now().Add(rest); v == isKey; {
+		v = l.wait(end)
 	}
 	f.mu.Lock()
 	delete(f.held, l)
@@ -134,22 +146,18 @@ func (f *front) hold(l looker) bool {
 	return true
 }
 
-// hand gives a connection to whom it is for. Plain ones wait while the hall is full; the software device is faster than its peers, so
-// when too many wait for it something is wrong, and they must not hold up the others.
+// hand gives a connection to whom it is for. Plain ones wait while the hall is full, and with them what comes after, in TCP's backlog.
 func (f *front) hand(conn net.Conn, v verdict) {
 	switch v {
 	case isPlain:
-		select {
-		case f.hall.ready <- conn:
+		if f.hall.ready.Put(conn) {
 			return
-		case <-f.done:
 		}
 	case isMPA:
 		select {
 		case f.mpa <- conn:
 			return
-		default:
-			f.hall.log.Debug("too many MPA requests at once", "local", f.Addr(), "remote", conn.RemoteAddr())
+		case <-f.done:
 		}
 	}
 	reset(conn)
@@ -180,15 +188,6 @@ func (f *front) Close() error {
 		f.mu.Unlock()
 		err = f.tcp.Close()
 		f.work.Wait()
-		for {
-			select {
-			case conn := <-f.mpa:
-				reset(conn)
-				continue
-			default:
-			}
-			break
-		}
 	})
 	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rconn/rdma"
 	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/internal/acceptqueue"
 	"github.com/rconn/rdma/rconn"
 	"github.com/rconn/rdma/verbs"
 )
@@ -27,8 +28,13 @@ type ListenConfig struct {
 	// More suits networks that lose packets, where a peer's request may come late: it would be taken for plain TCP.
 	Silence time.Duration
 
-	// RDMA shapes what serves RDMA and the software device, and the bound of what waits for Accept. Its TCP, if set, is the listener whose
-	// port is shared.
+	// RDMA shapes what serves RDMA and the software device, and the bound of what waits for Accept (the first 128 of its Backlog are
+	// accepted from TCP and made at RDMA before Accept is called). Its TCP, if set, is the listener whose port is shared.
+	//
+	// Where that listener's connections are no *net.TCPConn, the first bytes are read and given again: Accept returns a net.Conn around
+	// the listener's with CloseRead, CloseWrite and SetLinger, of which those that the inner one lacks return errors.ErrUnsupported. It
+	// has to carry an MPA request unchanged, so a wrapper that counts, limits or logs does, and one of TLS does not: put TLS around the
+	// Listener.
 	RDMA rconn.ListenConfig
 
 	// TCP makes the TCP listeners.
@@ -97,12 +103,9 @@ func (o *opening) anyPort() bool {
 	return err == nil && (port == "" || port == "0")
 }
 
-func (o *opening) backlog() int {
-	if o.lc.RDMA.Backlog > 0 {
-		return o.lc.RDMA.Backlog
-	}
-	return cm.DefaultBacklog
-}
+// maxReady bounds the connections that are held for Accept: made ones of RDMA and accepted ones of TCP. More wait with package rconn and in
+// TCP's backlog.
+const maxReady = 128
 
 // open listens with package rconn, whose software device opens the TCP port through our provider. Where no software device takes part, plain
 // TCP is served beside it.
@@ -111,9 +114,11 @@ func (o *opening) open() (*Listener, error) {
 	if silence == 0 {
 		silence = defaultSilence
 	}
-	o.hall = &hall{
-		log: o.log, silence: silence, ready: make(chan net.Conn, o.backlog()), looks: make(chan struct{}, maxLooks),
+	backlog := maxReady
+	if b := o.lc.RDMA.Backlog; b > 0 {
+		backlog = min(b, maxReady)
 	}
+	o.hall = &hall{log: o.log, silence: silence, ready: acceptqueue.New[net.Conn](backlog), looks: make(chan struct{}, maxLooks)}
 	providers := o.lc.RDMA.Providers
 	if providers == nil {
 		providers = rdma.Providers()
@@ -221,7 +226,7 @@ func (p *lent) share(local netip.AddrPort, lo cm.ListenOptions) (cm.Listener, er
 			return nil, &cm.Error{Op: "listen", Addr: local, Err: errno(err)}
 		}
 	}
-	f := newFront(o.hall, tcp, o.backlog())
+	f := newFront(o.hall, tcp)
 	lo.TCP = f
 	ln, err := p.Provider.Listen(local, lo)
 	if err != nil {

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -12,13 +13,20 @@ import (
 // mpaKey begins an MPA request (RFC 5044, section 7.1.1).
 const mpaKey = "MPA ID Req Frame"
 
+// What follows the key: flags, revision and the size of the private data, then these.
+const (
+	mpaHeader     = len(mpaKey) + 4
+	mpaMaxPrivate = 512
+)
+
 // verdict is what the first bytes tell.
 type verdict int
 
 const (
 	undecided verdict = iota
+	isKey             // of an MPA request that is not complete
 	isPlain
-	isMPA
+	isMPA  // a complete request, or more
 	isGone // reset, or closed here
 )
 
@@ -28,17 +36,31 @@ func judge(b []byte) verdict {
 	switch {
 	case string(b[:n]) != mpaKey[:n]:
 		return isPlain
-	case n == len(mpaKey):
-		return isMPA
+	case n < len(mpaKey):
+		return undecided
+	case len(b) < wanted(b):
+		return isKey
 	}
-	return undecided
+	return isMPA
+}
+
+// wanted is how many bytes an MPA request has that begins with b, as far as that is known. One of a wrong size is for the software device to
+// refuse.
+func wanted(b []byte) int {
+	if len(b) < mpaHeader {
+		return mpaHeader
+	}
+	if n := int(binary.BigEndian.Uint16(b[mpaHeader-2:])); n <= mpaMaxPrivate {
+		return mpaHeader + n
+	}
+	return mpaHeader
 }
 
 // looker looks at the first bytes of a connection.
 type looker interface {
-	// now looks without waiting, wait until there is one byte more, or until the limit.
+	// now looks without waiting, wait until there is one byte more, or until the time is over.
 	now() verdict
-	wait(limit time.Duration) verdict
+	wait(until time.Time) verdict
 
 	// conn is the connection with all its bytes.
 	conn() net.Conn
@@ -59,10 +81,10 @@ func verdictOf(seen []byte, err error) verdict {
 	switch {
 	case err == nil:
 		return judge(seen)
-	case err == io.EOF, errors.Is(err, os.ErrDeadlineExceeded):
-		return isPlain
+	case err != io.EOF && !errors.Is(err, os.ErrDeadlineExceeded), judge(seen) == isKey:
+		return isGone
 	}
-	return isGone
+	return isPlain
 }
 
 // begun is a connection of which the first bytes have been read.
@@ -75,12 +97,12 @@ type begun struct {
 
 func (b *begun) now() verdict { return undecided }
 
-func (b *begun) wait(limit time.Duration) verdict {
+func (b *begun) wait(until time.Time) verdict {
 	defer b.SetReadDeadline(time.Time{})
-	if err := b.SetReadDeadline(time.Now().Add(limit)); err != nil {
+	if err := b.SetReadDeadline(until); err != nil {
 		return isGone
 	}
-	buf := make([]byte, len(mpaKey)-len(b.head))
+	buf := make([]byte, wanted(b.head)-len(b.head))
 	n, err := b.Conn.Read(buf)
 	b.head = append(b.head, buf[:n]...)
 	if n > 0 {

@@ -10,7 +10,9 @@ import (
 
 func TestJudge(t *testing.T) {
 	for said, want := range map[string]verdict{
-		"": undecided, "M": undecided, mpaKey[:15]: undecided, mpaKey: isMPA, mpaKey + "\x40\x02": isMPA,
+		"": undecided, "M": undecided, mpaKey[:15]: undecided, mpaKey: isKey, mpaKey + "\x40\x02\x00": isKey,
+		mpaKey + "\x40\x02\x00\x00": isMPA, mpaKey + "\x40\x02\x00\x02x": isKey, mpaKey + "\x40\x02\x00\x02xy": isMPA,
+		mpaKey + "\x40\x02\x00\x00more": isMPA, mpaKey + "\x40\x02\x02\x01": isMPA,
 		"m": isPlain, "GET": isPlain, mpaKey[:15] + "E": isPlain, "MPA ID Rep Frame": isPlain, "\x16\x03\x01": isPlain,
 	} {
 		require.Equal(t, want, judge([]byte(said)), "%q", said)
@@ -39,31 +41,32 @@ func tcpPair(t testing.TB) (dialed, accepted net.Conn) {
 func TestLookByteByByte(t *testing.T) {
 	for name, newLooker := range lookers {
 		t.Run(name, func(t *testing.T) {
+			request := mpaKey + "\x40\x02\x00\x05hello"
 			for wrong := range len(mpaKey) + 1 {
-				said := []byte(mpaKey)
-				if wrong < len(said) {
+				said := []byte(request)
+				if wrong < len(mpaKey) {
 					said[wrong]++
 				}
 				c, a := tcpPair(t)
 				l := newLooker(a)
 				require.Equal(t, undecided, l.now())
-				for i := range said {
-					write(t, c, string(said[i:i+1]))
-					v := l.wait(time.Hour)
+				n := 0
+				for v := undecided; v != isPlain && v != isMPA; n++ {
+					write(t, c, string(said[n:n+1]))
+					v = l.wait(time.Now().Add(time.Hour))
 					switch {
-					case i == wrong:
+					case n == wrong && wrong < len(mpaKey):
 						require.Equal(t, isPlain, v)
-					case i == len(said)-1:
+					case n == len(said)-1:
 						require.Equal(t, isMPA, v)
+					case n >= len(mpaKey)-1:
+						require.Equal(t, isKey, v)
 					default:
 						require.Equal(t, undecided, v)
-						continue
 					}
-					said = said[:i+1]
-					break
 				}
 				write(t, c, "more")
-				read(t, l.conn(), string(said)+"more")
+				read(t, l.conn(), string(said[:n])+"more")
 			}
 		})
 	}
@@ -75,7 +78,7 @@ func TestLookEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, a := tcpPair(t)
 			l := newLooker(a)
-			require.Equal(t, isPlain, l.wait(time.Millisecond))
+			require.Equal(t, isPlain, l.wait(time.Now().Add(time.Millisecond)))
 			write(t, c, "late")
 			got := make([]byte, 4)
 			n, err := l.conn().Read(got) // without a deadline
@@ -84,19 +87,34 @@ func TestLookEnds(t *testing.T) {
 
 			c, a = tcpPair(t)
 			require.NoError(t, c.(*net.TCPConn).CloseWrite())
-			require.Equal(t, isPlain, newLooker(a).wait(time.Hour))
+			require.Equal(t, isPlain, newLooker(a).wait(time.Now().Add(time.Hour)))
 
 			c, a = tcpPair(t)
 			l = newLooker(a)
 			write(t, c, "MPA")
-			require.Equal(t, undecided, l.wait(time.Hour))
+			require.Equal(t, undecided, l.wait(time.Now().Add(time.Hour)))
 			reset(c)
-			require.Equal(t, isGone, l.wait(time.Hour))
+			require.Equal(t, isGone, l.wait(time.Now().Add(time.Hour)))
+
+			// A key without the rest is nobody's.
+			c, a = tcpPair(t)
+			l = newLooker(a)
+			write(t, c, mpaKey)
+			require.Equal(t, isKey, l.wait(time.Now().Add(time.Hour)))
+			require.Equal(t, isGone, l.wait(time.Now().Add(time.Millisecond)))
+
+			// What is there when the time is over counts.
+			if name == "peek" {
+				c, a = tcpPair(t)
+				write(t, c, mpaKey+"\x40\x02\x00\x00")
+				eventually(t, func() bool { return newLooker(a).now() == isMPA })
+				require.Equal(t, isMPA, newLooker(a).wait(time.Now().Add(-time.Second)))
+			}
 
 			_, a = tcpPair(t)
 			l = newLooker(a)
 			require.NoError(t, a.Close())
-			require.Equal(t, isGone, l.wait(time.Hour))
+			require.Equal(t, isGone, l.wait(time.Now().Add(time.Hour)))
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"time"
 )
@@ -15,7 +16,7 @@ import (
 type peeker struct {
 	tcp  *net.TCPConn
 	raw  syscall.RawConn
-	buf  [len(mpaKey)]byte
+	buf  [mpaHeader + mpaMaxPrivate]byte
 	seen int
 }
 
@@ -27,18 +28,31 @@ func newPeeker(c *net.TCPConn) looker {
 	return &peeker{tcp: c, raw: raw}
 }
 
-func (p *peeker) now() verdict { return p.look(false) }
-
-func (p *peeker) wait(limit time.Duration) verdict {
-	defer p.tcp.SetReadDeadline(time.Time{})
-	if err := p.tcp.SetReadDeadline(time.Now().Add(limit)); err != nil {
-		return isGone
+func (p *peeker) now() verdict {
+	err := p.look(false)
+	if err == syscall.EAGAIN {
+		return undecided
 	}
-	return p.look(true)
+	return verdictOf(p.buf[:p.seen], err)
 }
 
-// look looks once, or until there is something new.
-func (p *peeker) look(wait bool) verdict {
+// wait looks once more when the time is over: a busy process may hear of that before it hears of bytes.
+func (p *peeker) wait(until time.Time) verdict {
+	err := p.tcp.SetReadDeadline(until)
+	if err == nil {
+		err = p.look(true)
+	}
+	_ = p.tcp.SetReadDeadline(time.Time{})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		if late := p.look(false); late != syscall.EAGAIN {
+			err = late
+		}
+	}
+	return verdictOf(p.buf[:p.seen], err)
+}
+
+// look looks once, or until there is something new; without that the error is syscall.EAGAIN.
+func (p *peeker) look(wait bool) error {
 	n, err := 0, error(nil)
 	rerr := p.raw.Read(func(fd uintptr) bool {
 		for {
@@ -59,14 +73,14 @@ func (p *peeker) look(wait bool) verdict {
 	})
 	switch {
 	case rerr != nil:
-		return verdictOf(nil, rerr)
-	case errors.Is(err, syscall.EAGAIN):
-		return undecided
-	case err == nil && n == 0:
-		err = io.EOF
+		return rerr
+	case err != nil:
+		return err
+	case n == 0:
+		return io.EOF
 	}
-	p.seen = max(n, 0) // an error is -1
-	return verdictOf(p.buf[:p.seen], err)
+	p.seen = n
+	return nil
 }
 
 func (p *peeker) conn() net.Conn { return p.tcp }
