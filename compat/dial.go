@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -32,8 +31,12 @@ type Dialer struct {
 	// A peer needs two round trips to connect by the software device and one by TCP, so where a round trip takes longer than this, TCP wins.
 	FallbackDelay time.Duration
 
-	// Memory is how long a way that led nowhere is not tried again at the same address while another one does. 0: 1 minute.
-	// Negative: each dial tries all. At most 4096 such ways are remembered.
+	// Memory is how long a way that led nowhere is not tried again at the same network and address while another one does lead there. 0:
+	// 1 minute. Negative: each dial tries all. At most 4096 such ways are remembered.
+	//
+	// It holds for definite answers: no device, no route, nobody listens at RDMA, another protocol. A way without an answer in time,
+	// that was refused by a program, or that broke, may work the next time: it is left out for 5 s, and for twice as long each time in
+	// a row, up to Memory.
 	Memory time.Duration
 
 	// RDMA shapes the connections of RDMA and the software device, and has the logger.
@@ -77,9 +80,18 @@ func (d *Dialer) DialTimeout(network, address string, timeout time.Duration) (ne
 	return d.DialContext(ctx, network, address)
 }
 
-// DialAddr is DialContext for libraries that name no network, such as gRPC and go-sql-driver/mysql.
+// DialAddr is DialContext for libraries that name no network, such as gRPC and go-sql-driver/mysql. An address as gRPC has it for a Unix
+// socket, "unix:path", "unix:///path" or, in the abstract name space, one that begins with a zero byte, is dialed as package net does.
 func (d *Dialer) DialAddr(ctx context.Context, address string) (net.Conn, error) {
-	return d.DialContext(ctx, "tcp", address)
+	network := "tcp"
+	path, isPath := strings.CutPrefix(address, "unix:")
+	switch {
+	case isPath:
+		network, address = "unix", strings.TrimPrefix(path, "//")
+	case strings.HasPrefix(address, "\x00"):
+		network = "unix"
+	}
+	return d.DialContext(ctx, network, address)
 }
 
 // DialContext connects to address, "host:port", on the network: "tcp", "tcp4", "tcp6" or the same with "rdma". The connection does not depend
@@ -101,12 +113,13 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	if err != nil {
 		return nil, opError("dial", network, nil, err)
 	}
-	ways, vain := d.order(address, d.ways(network, to))
+	ways, vain := d.order(network, address, d.ways(network, to))
 	if len(ways) == 0 {
 		return nil, opError("dial", network, nil, verbs.ErrNoDevice)
 	}
 	c, won, outcomes := race(ctx, ways)
-	d.learn(network, address, ways, vain, won, outcomes)
+	news := d.learn(network, address, ways, won, outcomes)
+	d.report(news, network, address, c, ways, vain, won, outcomes)
 	if c == nil {
 		return nil, failure(ctx, network, ways, outcomes)
 	}
@@ -175,10 +188,10 @@ func orDefault(v, d time.Duration) time.Duration {
 }
 
 // order puts the ways that were in vain lately behind the others; they are tried when all those have failed.
-func (d *Dialer) order(address string, ways []way) (ordered []way, vain int) {
+func (d *Dialer) order(network, address string, ways []way) (ordered []way, vain int) {
 	var last []way
 	for _, w := range ways {
-		if d.memory.vain(attempt{address, w.name}) {
+		if d.memory.vain(attempt{plain(network), address, w.name}) {
 			last = append(last, w)
 		} else {
 			ordered = append(ordered, w)
@@ -190,32 +203,20 @@ func (d *Dialer) order(address string, ways []way) (ordered []way, vain int) {
 	return append(ordered, last...), len(last)
 }
 
-// learn remembers which ways were in vain, and logs what was taken: to everybody when there is something new, else to who asks for details. The
-// last of the ways are those known to be in vain.
-func (d *Dialer) learn(network, address string, ways []way, vain, won int, outcomes []outcome) {
-	level, message := slog.LevelDebug, "dial failed"
-	attrs := []slog.Attr{slog.String("network", network), slog.String("addr", address)}
-	if won >= 0 {
-		message = "dialed"
-		attrs = append(attrs, slog.String("took", ways[won].name))
-		d.memory.forget(attempt{address, ways[won].name})
+// learn remembers which ways were in vain, and tells whether that is new.
+func (d *Dialer) learn(network, address string, ways []way, won int, outcomes []outcome) (news bool) {
+	if won < 0 {
+		return false
 	}
-	for i, w := range ways {
-		text := outcomes[i].String()
-		switch {
-		case won >= 0 && i < won && w.name != wayTCP:
-			level = slog.LevelInfo
-			d.memory.note(attempt{address, w.name}, orDefault(d.Memory, defaultMemory))
-		case i >= len(ways)-vain && outcomes[i].started.IsZero():
-			text = "not tried: in vain lately"
+	network = plain(network)
+	d.memory.forget(attempt{network, address, ways[won].name})
+	for i, w := range ways[:won] {
+		if w.name != wayTCP {
+			d.memory.note(attempt{network, address, w.name}, outcomes[i].err, orDefault(d.Memory, defaultMemory))
+			news = true
 		}
-		attrs = append(attrs, slog.String(w.name, text))
 	}
-	log := d.RDMA.Config.Logger
-	if log == nil {
-		log = slog.Default()
-	}
-	log.LogAttrs(context.Background(), level, message, attrs...)
+	return news
 }
 
 // failure is the error when all ways failed: plain TCP's. If that was not tried it is the context's, else the first that is more than the

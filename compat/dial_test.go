@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -97,6 +100,20 @@ func TestBestWay(t *testing.T) {
 	require.Contains(t, lines[0], "level=INFO")
 	require.Contains(t, lines[0], "took=software")
 	require.Contains(t, lines[0], `fabric="no RDMA device`)
+	require.Contains(t, lines[0], `device=software0 why="fabric: no device"`)
+
+	// Details are for who asks for them.
+	w.log.taken()
+	d = w.unhurriedDialer()
+	d.RDMA.Config.Device = "software"
+	d.RDMA.Config.Logger = slog.New(slog.NewTextHandler(w.log, nil))
+	for range 2 {
+		require.Equal(t, "software", dialed(t, d, addr))
+	}
+	lines = w.log.taken()
+	require.Len(t, lines, 1)
+	_, line, _ := strings.Cut(lines[0], "level=")
+	require.Equal(t, "INFO msg=dialed addr="+addr+` took=software device=software0 why="fabric: no device"`+"\n", line)
 
 	d = w.unhurriedDialer()
 	d.Policy = TCPOnly
@@ -127,7 +144,7 @@ func TestNoRDMAThere(t *testing.T) {
 	require.Contains(t, lines[1], "in vain lately")
 
 	d.Memory = -1
-	d.memory.until = nil
+	d.memory.notes = nil
 	for range 3 {
 		require.Equal(t, "software", dialed(t, d, ln.Addr().String()))
 	}
@@ -394,11 +411,11 @@ func TestVainIsTriedLast(t *testing.T) {
 	w.echo(t, ln)
 	d := w.unhurriedDialer()
 	addr := ln.Addr().String()
-	d.memory.note(attempt{addr, "fabric"}, time.Hour)
+	d.memory.note(attempt{"tcp", addr, "fabric"}, verbs.ErrNoDevice, time.Hour)
 	require.Equal(t, "rdma", dialed(t, d, addr))
-	require.False(t, d.memory.vain(attempt{addr, "fabric"}))
-	require.False(t, d.memory.vain(attempt{addr, wayTCP}), "TCP has no rank to lose")
-	require.True(t, d.memory.vain(attempt{addr, "software"}))
+	require.False(t, d.memory.vain(attempt{"tcp", addr, "fabric"}))
+	require.False(t, d.memory.vain(attempt{"tcp", addr, wayTCP}), "TCP has no rank to lose")
+	require.True(t, d.memory.vain(attempt{"tcp", addr, "software"}))
 	require.Equal(t, "rdma", dialed(t, d, addr))
 }
 
@@ -470,12 +487,31 @@ func TestDialShapes(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 
-	path := t.TempDir() + "/socket"
-	unix, err := Listen("unix", path)
+	dir := t.TempDir()
+	t.Chdir(dir)
+	paths := []string{dir + "/socket", "socket"}
+	addrs := []string{"unix:" + dir + "/socket", "unix://" + dir + "/socket", "unix:socket", "unix://socket"} // as gRPC has them
+	if runtime.GOOS == "linux" {
+		abstract := "compat-test-" + strconv.Itoa(os.Getpid())
+		paths, addrs = append(paths, "@"+abstract), append(addrs, "\x00"+abstract)
+		unix, err := Listen("unix", "@"+abstract)
+		require.NoError(t, err)
+		defer unix.Close()
+	}
+	unix, err := Listen("unix", paths[0])
 	require.NoError(t, err)
-	c, err = d.Dial("unix", path)
-	require.NoError(t, err)
-	require.NoError(t, errors.Join(c.Close(), unix.Close()))
+	for _, path := range paths {
+		c, err = d.Dial("unix", path)
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+	}
+	for _, addr := range addrs {
+		c, err = d.DialAddr(t.Context(), addr)
+		require.NoError(t, err, "%q", addr)
+		require.IsType(t, &net.UnixConn{}, c)
+		require.NoError(t, c.Close())
+	}
+	require.NoError(t, unix.Close())
 
 	for _, f := range []func() (net.Conn, error){
 		func() (net.Conn, error) { return Dial("tcp", ln.Addr().String()) },

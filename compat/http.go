@@ -8,7 +8,9 @@ import (
 // forHTTP is what Transport without a Dialer uses. The limit is that of http.DefaultTransport.
 var forHTTP = Dialer{Timeout: 30 * time.Second}
 
-// Transport is a copy of http.DefaultTransport that dials with d; nil is a Dialer with a Timeout of 30 s.
+// Transport is a copy of http.DefaultTransport, with its proxy, limits and TLS configuration, that dials with d; nil is a Dialer with a
+// Timeout of 30 s. TLS runs on what d dials. If somebody has given http.DefaultTransport a DialTLSContext or DialTLS, HTTPS is still
+// dialed by that, which may check what must not be left out: set the field to nil to have HTTPS dialed by d.
 //
 //	http.DefaultTransport = compat.Transport(nil) // all of http.Get and http.Client{}
 func Transport(d *Dialer) *http.Transport {

@@ -109,6 +109,34 @@ func TestHTTP2(t *testing.T) {
 	}
 }
 
+// What http.DefaultTransport has is in the copy, and the copy's own dialer wins over each that it may have; HTTPS is left to DialTLSContext.
+func TestTransportCopies(t *testing.T) {
+	std := http.DefaultTransport
+	defer func() { http.DefaultTransport = std }()
+	theirs := std.(*http.Transport).Clone()
+	http.DefaultTransport = theirs
+	theirs.MaxConnsPerHost = 7
+	theirs.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, errBoom }
+	theirs.TLSClientConfig = &tls.Config{ServerName: "theirs"}
+	theirs.DialTLSContext = func(context.Context, string, string) (net.Conn, error) { return nil, errBoom }
+
+	w := newWorld(t, verbstest.Config{})
+	ln := w.listen(t, w.listenConfig())
+	serveHTTP(t, func(srv *http.Server) error { return srv.Serve(ln) })
+	tr := Transport(w.unhurriedDialer())
+	require.Equal(t, 7, tr.MaxConnsPerHost)
+	require.Equal(t, "theirs", tr.TLSClientConfig.ServerName)
+	require.NotSame(t, theirs.TLSClientConfig, tr.TLSClientConfig)
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr}).Get("http://" + ln.Addr().String())
+	require.NoError(t, err)
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, errors.Join(err, resp.Body.Close()))
+	require.Equal(t, "rdma HTTP/1.1 ", string(body))
+	_, err = (&http.Client{Transport: tr}).Get("https://" + ln.Addr().String())
+	require.ErrorIs(t, err, errBoom)
+}
+
 // Without a Dialer, and when somebody has put something else in the place of http.DefaultTransport.
 func TestTransport(t *testing.T) {
 	tr := Transport(nil)
@@ -188,7 +216,7 @@ func TestNettestBegun(t *testing.T) {
 		}
 		dialed.Write([]byte("x"))
 		b := &begun{Conn: tcp}
-		if v := b.wait(time.Minute); v != isPlain {
+		if v := b.wait(time.Now().Add(time.Minute)); v != isPlain {
 			t.Errorf("verdict %v", v)
 		}
 		b.Read(make([]byte, 1))
@@ -210,7 +238,7 @@ func TestBegun(t *testing.T) {
 	require.NoError(t, b.CloseWrite())
 	over(t, c)
 	require.NoError(t, b.Close())
-	require.Equal(t, isGone, b.wait(time.Minute))
+	require.Equal(t, isGone, b.wait(time.Now().Add(time.Minute)))
 
 	b = &begun{Conn: struct{ net.Conn }{}}
 	for _, err := range []error{b.CloseRead(), b.CloseWrite(), b.SetLinger(0)} {

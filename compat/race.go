@@ -2,7 +2,6 @@ package compat
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"time"
 )
@@ -20,18 +19,6 @@ type outcome struct {
 	ended   bool
 	took    time.Duration // so far, if it has not ended
 	err     error
-}
-
-func (o outcome) String() string {
-	switch {
-	case o.started.IsZero():
-		return "not tried"
-	case !o.ended:
-		return fmt.Sprintf("no answer in %v", o.took.Round(time.Millisecond))
-	case o.err == nil:
-		return fmt.Sprintf("taken after %v", o.took.Round(time.Microsecond))
-	}
-	return cause(o.err).Error()
 }
 
 // race makes one connection by the first of the ways that can, starting them in order. Losers are given up, and closed in order if

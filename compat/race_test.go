@@ -5,13 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/rconn/rdma/cm"
+	"github.com/rconn/rdma/verbs"
 )
 
 // fakeConn is told whether it was closed.
@@ -111,38 +116,86 @@ func TestRace(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
+	refused := &cm.RejectedError{Reason: cm.RejectNoListener}
 	synctest.Test(t, func(t *testing.T) {
 		var m memory
-		a, b := attempt{"h:1", "x"}, attempt{"h:1", "y"}
+		a, b := attempt{"tcp", "h:1", "x"}, attempt{"tcp", "h:1", "y"}
 		require.False(t, m.vain(a))
-		m.note(a, time.Minute)
+		m.note(a, refused, time.Minute)
 		require.True(t, m.vain(a))
 		require.False(t, m.vain(b))
+		require.False(t, m.vain(attempt{"tcp6", "h:1", "x"}))
 		time.Sleep(time.Minute - 1)
 		require.True(t, m.vain(a))
 		time.Sleep(time.Nanosecond)
 		require.False(t, m.vain(a))
-		m.note(a, time.Minute)
+		m.note(a, refused, time.Minute)
 		m.forget(a)
 		require.False(t, m.vain(a))
-		m.note(a, -1)
+		m.note(a, refused, -1)
 		require.False(t, m.vain(a))
 
 		// What is over goes first, and there are never more than the bound.
 		for i := range maxRemembered - 1 {
-			m.note(attempt{strconv.Itoa(i), "old"}, time.Second)
+			m.note(attempt{"tcp", strconv.Itoa(i), "old"}, refused, time.Second)
 		}
-		m.note(a, time.Hour)
+		m.note(a, refused, time.Hour)
 		time.Sleep(time.Minute)
-		m.note(b, time.Hour)
-		require.Len(t, m.until, 2)
+		m.note(b, refused, time.Hour)
+		require.Len(t, m.notes, 2)
 		for i := range 3 * maxRemembered {
-			m.note(attempt{strconv.Itoa(i), "new"}, time.Hour)
-			if len(m.until) > maxRemembered || !m.vain(attempt{strconv.Itoa(i), "new"}) {
-				t.Fatalf("%d remembered after %d", len(m.until), i)
+			m.note(attempt{"tcp", strconv.Itoa(i), "new"}, refused, time.Hour)
+			if len(m.notes) > maxRemembered || !m.vain(attempt{"tcp", strconv.Itoa(i), "new"}) {
+				t.Fatalf("%d remembered after %d", len(m.notes), i)
 			}
 		}
 	})
+}
+
+// What may work the next time is left out for a short time, which grows until it does work, or until there is an answer.
+func TestDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m memory
+		a := attempt{"tcp", "h:1", "x"}
+		lasts := func(err error, most time.Duration) time.Duration {
+			start := time.Now()
+			for m.note(a, err, most); m.vain(a); {
+				time.Sleep(100 * time.Millisecond)
+			}
+			return time.Since(start)
+		}
+		for _, s := range []int{5, 10, 20, 40, 60, 60} {
+			require.Equal(t, time.Duration(s)*time.Second, lasts(nil, time.Minute))
+		}
+		m.forget(a)
+		require.Equal(t, 5*time.Second, lasts(nil, time.Minute))
+		require.Equal(t, 10*time.Second, lasts(syscall.ECONNRESET, time.Minute))
+		require.Equal(t, time.Minute, lasts(verbs.ErrNoDevice, time.Minute))
+		require.Equal(t, 5*time.Second, lasts(nil, time.Minute))
+		require.Equal(t, time.Second, lasts(nil, time.Second))
+	})
+	addr := netip.MustParseAddrPort("10.0.0.1:80")
+	for _, c := range []struct {
+		err      error
+		definite bool
+		brief    string
+	}{
+		{verbs.ErrNoDevice, true, "no device"},
+		{&cm.RejectedError{Reason: cm.RejectNoListener}, true, "refused"},
+		{&cm.RejectedError{Reason: cm.RejectConsumer}, false, "refused"},
+		{&cm.RejectedError{Reason: int(syscall.ECONNREFUSED)}, false, "refused"},
+		{syscall.EHOSTUNREACH, true, "unreachable"},
+		{syscall.ENETUNREACH, true, "unreachable"},
+		{fmt.Errorf("%w: what?", syscall.EPROTO), true, "another protocol"},
+		{syscall.ECONNRESET, false, "reset"},
+		{syscall.ETIMEDOUT, false, "no answer"},
+		{context.DeadlineExceeded, false, "no answer"},
+		{syscall.ENOMEM, false, "failed"},
+	} {
+		err := &net.OpError{Op: "dial", Err: &cm.Error{Op: "connect", Addr: addr, Err: c.err}}
+		require.Equal(t, c.definite, isDefinite(err), c.err)
+		require.Equal(t, c.brief, outcome{started: time.Now(), ended: true, err: err}.brief())
+	}
 }
 
 func TestPolicyText(t *testing.T) {
