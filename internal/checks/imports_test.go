@@ -43,7 +43,7 @@ var layers = map[string][]string{
 	"testbed":  {"compat", "rconn", ".", "cm", "verbs"},
 
 	// Guest tests look at every layer.
-	"testbed/tests": {"internal/checks", "rconn", "ring", ".", "internal/rdmacore", "internal/softiwarp", "verbs/verbstest", "cm", "verbs"},
+	"testbed/tests": {"internal/checks", "compat", "rconn", "ring", ".", "internal/rdmacore", "internal/softiwarp", "verbs/verbstest", "cm", "verbs"},
 
 	"internal/checks": {"rconn", ".", "cm", "verbs"},
 }
