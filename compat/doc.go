@@ -14,8 +14,8 @@
 // A peer of the software device says so with its first bytes: an MPA request begins with the key "MPA ID Req Frame" (RFC 5044, section
 // 7.1.1), and whoever connects sends it at once. Everything else is plain TCP: a client as soon as a byte differs from the key, and a client that
 // says nothing after ListenConfig.Silence, 200 ms. So servers that speak first (SSH, SMTP, MySQL) work too, with that delay for
-// each plain connection. Where no software device takes part nothing is looked at, and there is no delay. A request of which the key has come
-// and the rest has not in 2 s is reset, and so are connections that are not accepted when the Listener closes.
+// each plain connection. Where no software device takes part nothing is looked at, and there is no delay. For the rest of a request that
+// has begun there are 2 s; then a part of the key is plain TCP's, and what has the whole key is reset.
 //
 // Hundreds of clients that say nothing, or half a request, do not hold up the others: as many as 1024 are waited for at once, those that
 // come when these get many are waited for less long, and the next ones wait in TCP's backlog.

@@ -17,8 +17,8 @@ const (
 	maxLooks  = 1024
 	hastyPart = 2
 
-	// requestTime is for the rest of an MPA request whose key has come, and hastyRequest when places get scarce. Both come in one packet,
-	// so the time is for packets that get lost.
+	// requestTime is for the rest of an MPA request that has begun, and hastyRequest when places get scarce. It comes in one packet, so
+	// the time is for those that networks lose or cut.
 	requestTime  = 2 * time.Second
 	hastyRequest = 250 * time.Millisecond
 )
@@ -113,7 +113,7 @@ func (f *front) isClosed() bool {
 	}
 }
 
-// examine waits for what the first look did not tell. Each byte of the key buys the time for the next, so a client has sixteen times the limit at most.
+// examine waits for what the first look did not tell.
 func (f *front) examine(l looker, v verdict) {
 	if !f.hold(l) {
 		reset(l.conn())
@@ -123,10 +123,10 @@ func (f *front) examine(l looker, v verdict) {
 	if f.hall.scarce() {
 		limit, rest = limit/hastyPart, hastyRequest
 	}
-	for v == undecided {
+	if v == undecided {
 		v = l.wait(time.Now().Add(limit))
 	}
-	for end := time.Now().Add(rest); v == isKey; {
+	for end := time.Now().Add(rest); v == undecided || v == isKey; {
 		v = l.wait(end)
 	}
 	f.mu.Lock()
