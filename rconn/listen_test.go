@@ -3,6 +3,7 @@ package rconn
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"sync"
 	"syscall"
@@ -115,4 +116,47 @@ func TestBurst(t *testing.T) {
 			require.NoError(t, n.leaks())
 		})
 	})
+}
+
+// A flood of peers that are refused fills no log: one warning in 10 s, that counts the others.
+func TestHostileFloodIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var warned warnings
+		n := newNetwork(t, verbstest.Config{}, Config{Logger: slog.New(&warned)})
+		ln := n.listen(t, n.addr)
+		refused := func() {
+			_, err := dialRaw(t, n, ln.Addr(), func(b []byte) { clear(b) })
+			require.ErrorIs(t, err, syscall.ECONNREFUSED)
+			synctest.Wait()
+		}
+		for range 50 {
+			refused()
+		}
+		require.Equal(t, []int64{0}, warned.leftOut)
+		time.Sleep(10 * time.Second)
+		refused()
+		require.Equal(t, []int64{0, 49}, warned.leftOut)
+		require.EqualValues(t, 51, ln.Stats().Failed)
+		require.NoError(t, ln.Close())
+	})
+}
+
+// warnings is a log that keeps how many each warning says were left out.
+type warnings struct {
+	slog.Handler
+	leftOut []int64
+}
+
+func (w *warnings) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+func (w *warnings) Handle(_ context.Context, r slog.Record) error {
+	n := int64(0)
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "left_out" {
+			n = a.Value.Int64()
+		}
+		return true
+	})
+	w.leftOut = append(w.leftOut, n)
+	return nil
 }
