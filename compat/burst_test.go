@@ -2,6 +2,7 @@ package compat
 
 import (
 	"io"
+	"log/slog"
 	"net"
 	"sync"
 	"testing"
@@ -38,13 +39,7 @@ func TestBurst(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			if _, err := io.WriteString(c, "hello"); err != nil {
-				t.Error(err)
-			}
-			got := make([]byte, 5)
-			if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello" {
-				t.Errorf("%q, %v", got, err)
-			}
+			sayHello(t, c)
 		})
 	}
 	eventually(t, func() bool { return ln.hall.ready.Len() == maxReady })
@@ -64,6 +59,20 @@ func TestBurst(t *testing.T) {
 	}
 	wg.Wait()
 	require.Equal(t, map[string]int{"tcp": dials / 2, "software": dials / 2}, count)
+}
+
+// sayHello says and hears it, in any goroutine.
+func sayHello(t *testing.T, c net.Conn) {
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.WriteString(c, "hello"); err != nil {
+		t.Error(err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello" {
+		t.Errorf("%q, %v", got, err)
+	}
 }
 
 // Peers that send the key of an MPA request and no more, or a part of one, do not hold up others for long: neither plain TCP nor the
@@ -101,4 +110,44 @@ func TestKeyFlood(t *testing.T) {
 			require.Zero(t, ln.hall.ready.Len())
 		})
 	}
+}
+
+// A thousand dials at once, of a Dialer that falls back, while the server does not accept: those that hear nothing of the software device take
+// plain TCP, and all are served. What was given up comes out of Accept as a connection without a byte, or not at all.
+func TestBurstOfFallbacks(t *testing.T) {
+	const dials = 1000
+	w := newWorld(t, verbstest.Config{})
+	lc := w.listenConfig()
+	small := rconn.Config{
+		SendBuffer: 4 << 10, RecvBuffer: 4 << 10, Credits: 8, SendQueue: 16, Device: "software", Logger: slog.New(slog.DiscardHandler),
+	}
+	lc.RDMA.Config = small
+	ln := w.listen(t, lc)
+	d := &Dialer{RDMA: rconn.Dialer{Providers: w.dialing, Config: small}}
+	var mu sync.Mutex
+	count := map[string]int{}
+	var wg sync.WaitGroup
+	dialed := make(chan struct{}, dials)
+	for range dials {
+		wg.Go(func() {
+			c, err := d.Dial("tcp", ln.Addr().String())
+			dialed <- struct{}{}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			mu.Lock()
+			count[kind(c)]++
+			mu.Unlock()
+			sayHello(t, c)
+		})
+	}
+	for range dials {
+		<-dialed
+	}
+	w.echo(t, ln)
+	wg.Wait()
+	require.Equal(t, dials, count["tcp"]+count["software"])
+	t.Log(count)
 }
