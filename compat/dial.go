@@ -81,7 +81,7 @@ func (d *Dialer) DialTimeout(network, address string, timeout time.Duration) (ne
 }
 
 // DialAddr is DialContext for libraries that name no network, such as gRPC and go-sql-driver/mysql. An address as gRPC has it for a Unix
-// socket, "unix:path", "unix:///path" or, in the abstract name space, one that begins with a zero byte, is dialed as package net does.
+// socket ("unix:path", "unix:///path", "unix:@name" or a zero byte and a name) is dialed as package net does.
 func (d *Dialer) DialAddr(ctx context.Context, address string) (net.Conn, error) {
 	network := "tcp"
 	path, isPath := strings.CutPrefix(address, "unix:")

@@ -493,7 +493,7 @@ func TestDialShapes(t *testing.T) {
 	addrs := []string{"unix:" + dir + "/socket", "unix://" + dir + "/socket", "unix:socket", "unix://socket"} // as gRPC has them
 	if runtime.GOOS == "linux" {
 		abstract := "compat-test-" + strconv.Itoa(os.Getpid())
-		paths, addrs = append(paths, "@"+abstract), append(addrs, "\x00"+abstract)
+		paths, addrs = append(paths, "@"+abstract), append(addrs, "unix:@"+abstract, "\x00"+abstract)
 		unix, err := Listen("unix", "@"+abstract)
 		require.NoError(t, err)
 		defer unix.Close()
