@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 
 .NOTPARALLEL:
-.PHONY: help setup test lint unit builds wire faults soak fuzz compat run bench-soft bench-verbs clean
+.PHONY: help setup test lint unit builds wire faults soak fuzz compat run bench bench-soft bench-verbs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ compat: setup ## servers and clients of others, with redis-server and PostgreSQL
 run: ## a file by net/http over RDMA and three classic cases, on the software device where there is no other
 	@tools/run.sh
 
+bench: ## streams on the software device beside TCP, with plots; ONLY=regexp, ROUNDS=7, DOC=file to write the tables to
+	@tools/bench.sh host
+
 bench-soft: ## the software device beside plain TCP
 	@go run ./bench/soft
 
@@ -58,6 +61,7 @@ vm-run: ## CMD='...': run a command in a fresh guest; DEV=rxe (default), siw or 
 vm-shell: ## a shell in a guest
 vm-pair: ## A='...' B='...': two guests on one cable
 vm-test: ## the tests that need an RDMA device, in guests
+vm-bench: ## streams on Soft-RoCE beside rstream and perftest, in a guest, with plots and goals; variables as for bench
 vm-selftest: ## tests of the test bed itself
 vm-clean: ## remove the test bed's cache
 include testbed.mk

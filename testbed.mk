@@ -3,7 +3,7 @@
 # JOBS, TEST_TIMEOUT. make itself ends with 2 whatever a command's own exit
 # status was; call testbed/vm to have that.
 
-.PHONY: vm-setup vm-run vm-demo vm-shell vm-pair vm-test vm-selftest vm-clean
+.PHONY: vm-setup vm-run vm-demo vm-shell vm-pair vm-test vm-bench vm-selftest vm-clean
 
 vm-setup:
 	@testbed/vm setup
@@ -26,6 +26,9 @@ vm-pair:
 
 vm-test:
 	@testbed/vm test
+
+vm-bench:
+	@tools/bench.sh guest
 
 vm-selftest:
 	@testbed/selftest.sh

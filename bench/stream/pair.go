@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+)
+
+// process is a worker, seen from the one that measures.
+type process struct {
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	to    *json.Encoder
+	from  *json.Decoder
+}
+
+func startWorker(ctx context.Context) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: exec.CommandContext(ctx, self, "-worker")}
+	p.cmd.Stderr = os.Stderr
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.to, p.from = json.NewEncoder(p.stdin), json.NewDecoder(stdout)
+	return p, p.cmd.Start()
+}
+
+func (p *process) stop() {
+	p.stdin.Close()
+	_ = p.cmd.Wait()
+}
+
+// patience is how long an answer may take. What takes longer hangs.
+const patience = 3 * time.Minute
+
+func (p *process) call(q request) (reply, error) {
+	watchdog := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() })
+	defer watchdog.Stop()
+	var r reply
+	err := p.to.Encode(q)
+	if err == nil {
+		err = p.from.Decode(&r)
+	}
+	if err == nil && r.Err != "" {
+		err = errors.New(r.Err)
+	}
+	if err != nil {
+		return r, fmt.Errorf("%s: %w", q.Op, err)
+	}
+	return r, nil
+}
+
+// pair is the two processes.
+type pair struct{ server, client *process }
+
+func startPair(ctx context.Context) (pair, error) {
+	server, err := startWorker(ctx)
+	if err != nil {
+		return pair{}, err
+	}
+	client, err := startWorker(ctx)
+	if err != nil {
+		server.stop()
+	}
+	return pair{server, client}, err
+}
+
+func (p pair) stop() {
+	p.client.stop()
+	p.server.stop()
+}
+
+// open makes the connections of a task.
+func (p pair) open(tr transport, t task) (addr string, err error) {
+	q := request{Op: "serve", Transport: tr, Task: t}
+	r, err := p.server.call(q)
+	if err != nil {
+		return "", err
+	}
+	if t.Kind == connects || t.Kind == requests {
+		return r.Addr, nil
+	}
+	q.Op, q.Addr = "open", r.Addr
+	_, err = p.client.call(q)
+	return r.Addr, err
+}
+
+func (p pair) close() error {
+	_, err1 := p.client.call(request{Op: "close"})
+	_, err2 := p.server.call(request{Op: "close"})
+	return errors.Join(err1, err2)
+}
+
+// usages are those of both processes, the client's first.
+func (p pair) usages() ([2]usage, error) {
+	c, err1 := p.client.call(request{Op: "usage"})
+	s, err2 := p.server.call(request{Op: "usage"})
+	return [2]usage{c.Usage, s.Usage}, errors.Join(err1, err2)
+}
+
+// run does a task once.
+func (p pair) run(tr transport, t task) (sample, error) {
+	addr, err := p.open(tr, t)
+	if err != nil {
+		return sample{}, err
+	}
+	s, err := p.measure(tr, addr, t)
+	if err != nil {
+		return sample{}, err
+	}
+	return s, p.close()
+}
+
+// series does a task again and again on the same connections, each time for about so long. It is for work whose
+// connections take much longer to make than to measure.
+func (p pair) series(tr transport, t task, times int, length time.Duration) (all []sample, err error) {
+	addr, err := p.open(tr, t)
+	if err != nil {
+		return nil, err
+	}
+	for i := range times + 1 {
+		s, err := p.measure(tr, addr, t)
+		if err != nil {
+			return nil, err
+		}
+		if t.Iters = scaled(t.Iters, s.Took, length); i > 0 {
+			all = append(all, s)
+		}
+	}
+	return all, p.close()
+}
+
+// measure does a task on open connections.
+func (p pair) measure(tr transport, addr string, t task) (sample, error) {
+	before, err := p.usages()
+	if err != nil {
+		return sample{}, err
+	}
+	r, err := p.client.call(request{Op: "run", Transport: tr, Addr: addr, Task: t})
+	if err != nil {
+		return sample{}, err
+	}
+	after, err := p.usages()
+	if err != nil {
+		return sample{}, err
+	}
+	var cpu time.Duration
+	var mallocs, parks uint64
+	for i := range after {
+		cpu += after[i].CPU - before[i].CPU
+		mallocs += after[i].Mallocs - before[i].Mallocs
+		parks += after[i].Parks - before[i].Parks
+	}
+	s := t.sample(r.Took, cpu)
+	s.Times = r.Times
+	messages := float64(t.messages())
+	s.Numbers[nAllocs] = float64(mallocs) / messages
+	if (tr.Kind == onDevice || tr.Kind == onSoftware) && t.Kind != connects && t.Kind != requests {
+		s.Numbers[nParks] = float64(parks) / messages
+	}
+	if len(r.Times) > 0 {
+		s.Numbers[nMedian], s.Numbers[nP99] = r.Times[len(r.Times)/2], r.Times[len(r.Times)*99/100]
+	}
+	return s, nil
+}
+
+// idle holds connections that do nothing, in processes of their own.
+func idleSample(ctx context.Context, tr transport, t task, length time.Duration) (s sample, err error) {
+	p, err := startPair(ctx)
+	if err != nil {
+		return s, err
+	}
+	defer p.stop()
+	if _, err := p.run(tr, task{Kind: transfer, Size: 1, Count: 1, Iters: 1, Conns: 1}); err != nil { // what is needed once
+		return s, err
+	}
+	base, err := p.usages()
+	if err != nil {
+		return s, err
+	}
+	kernel := kernelMemory()
+	start := time.Now()
+	if _, err := p.open(tr, t); err != nil {
+		return s, err
+	}
+	opened := time.Since(start)
+	kernel = kernelMemory() - kernel
+	select {
+	case <-time.After(time.Second): // the accepting side finishes, the runtime's own work calms down
+	case <-ctx.Done():
+	}
+	before, err := p.usages()
+	if err != nil {
+		return s, err
+	}
+	select {
+	case <-time.After(length):
+	case <-ctx.Done():
+	}
+	after, err := p.usages()
+	if err != nil {
+		return s, err
+	}
+	n := float64(t.Conns)
+	var cpu time.Duration
+	var fds, pinned, resident, threads float64
+	for i := range after {
+		cpu += after[i].CPU - before[i].CPU
+		fds += float64(after[i].FDs - base[i].FDs)
+		pinned += float64(after[i].Pinned - base[i].Pinned)
+		resident += float64(after[i].Resident - base[i].Resident)
+		threads = max(threads, float64(after[i].Threads))
+	}
+	s.Numbers = map[string]float64{
+		nValue:   float64(cpu.Microseconds()) / 1e3 / length.Seconds(),
+		nThreads: threads, nFDs: fds / n / 2, nPinned: pinned / n / 2 / (1 << 10), nResident: resident / n / 2 / (1 << 10),
+		nKernel: kernel / n / 2 / (1 << 10), nOpened: n / opened.Seconds(),
+	}
+	return s, p.close()
+}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// processUsage knows nothing here.
+func processUsage() usage { return usage{} }
