@@ -130,15 +130,23 @@ func depth(n uint16) uint8 {
 	return uint8(min(n, maxDepth))
 }
 
-// within runs f, which reads and writes conn, until the limit, or until ctx is done.
+// within runs f, which reads and writes conn, until the limit, or until ctx is done. What f has done is done, also when ctx ends just then:
+// the peer may know already.
 func within(ctx context.Context, conn net.Conn, limit time.Duration, f func() error) error {
 	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
 		return ended(err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(longAgo) })
+	given := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = conn.SetDeadline(longAgo)
+		close(given)
+	})
 	err := f()
 	if !stop() {
-		return ctx.Err()
+		<-given
+		if err != nil {
+			return ctx.Err()
+		}
 	}
 	if err == nil {
 		err = conn.SetDeadline(time.Time{})

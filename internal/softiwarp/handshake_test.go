@@ -292,6 +292,32 @@ func TestBurst(t *testing.T) {
 	}
 }
 
+// TestWithin has the context end while an answer is sent. One that is sent stands: the peer takes the connection for made.
+func TestWithin(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		a, b := net.Pipe()
+		defer a.Close()
+		defer b.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		err := within(ctx, a, time.Hour, func() error {
+			cancel()
+			if fails {
+				_, err := a.Read(make([]byte, 1)) // until the deadline
+				return err
+			}
+			return nil
+		})
+		if fails {
+			require.ErrorIs(t, err, context.Canceled)
+			continue
+		}
+		require.NoError(t, err)
+		go func() { _, _ = b.Write([]byte("x")) }()
+		_, err = a.Read(make([]byte, 1)) // there is no deadline any more
+		require.NoError(t, err)
+	}
+}
+
 // TestRejectsBounded has many peers refused that do not leave: few of the connections stay open.
 func TestRejectsBounded(t *testing.T) {
 	p := New(Config{Logger: quiet}).(*provider)
