@@ -157,7 +157,8 @@ type Listener struct {
 	lns     []cm.Listener
 
 	queue            *acceptqueue.Queue[*Conn]
-	slots            chan struct{} // handshakes in progress
+	slots            chan struct{} // for handshakes, and what they made until it is in the queue
+	shaking          atomic.Int32  // handshakes in progress
 	alive            atomic.Int32  // devices, or families, left
 	accepted, failed atomic.Uint64 // see ListenerStats
 	ctx              context.Context
@@ -259,9 +260,10 @@ func (l *Listener) handshake(req cm.Request) (*Conn, error) {
 		return nil, l.refuse(req, err)
 	}
 	limit := l.cfg.HandshakeTimeout
-	if len(l.slots) > maxHandshakes/2 {
+	if l.shaking.Add(1) > maxHandshakes/2 {
 		limit = min(limit, hastyHandshake)
 	}
+	defer l.shaking.Add(-1)
 	ctx, cancel := context.WithTimeoutCause(l.ctx, limit, errHandshakeTimeout)
 	defer cancel()
 	ep.accepted = true
