@@ -38,15 +38,29 @@ func (e endpoint) listen(ctx context.Context, cfg *config) (net.Listener, error)
 		return lc.Listen(ctx, e.network, e.addr)
 	}
 	if e.network == "unix" {
-		removeStale(e.addr)
+		return e.listenUnix(ctx)
 	}
-	ln, err := new(net.ListenConfig).Listen(ctx, e.network, e.addr)
-	if err == nil && e.mode != 0 {
-		if err = os.Chmod(e.addr, e.mode); err != nil {
-			_ = ln.Close()
-		}
+	return new(net.ListenConfig).Listen(ctx, e.network, e.addr)
+}
+
+// listenUnix makes a socket that at no time is open to more users than mode says: whoever connects is served later, whatever the
+// permissions are by then.
+func (e endpoint) listenUnix(ctx context.Context) (ln net.Listener, err error) {
+	removeStale(e.addr)
+	listen := func() { ln, err = new(net.ListenConfig).Listen(ctx, e.network, e.addr) }
+	if e.mode == 0 {
+		listen()
+		return ln, err
 	}
-	return ln, err
+	narrowly(e.mode, listen)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(e.addr, e.mode); err != nil { // the umask may have left less
+		_ = ln.Close()
+		return nil, err
+	}
+	return ln, nil
 }
 
 // removeStale removes a socket that a process left behind when it was killed. One that somebody serves is left alone; listening

@@ -66,7 +66,7 @@ func start(t testing.TB, args ...string) *instance {
 
 // testArgs are rules, or flags.
 func testArgs(args []string) []string {
-	all := []string{"-metrics", "127.0.0.1:0", "-log-level", "debug", "-drain", patience.String()}
+	all := []string{"-metrics", "127.0.0.1:0", "-page", "-log-level", "debug", "-drain", patience.String()}
 	for _, a := range args {
 		if strings.HasPrefix(a, "-") {
 			all = append(all, a)

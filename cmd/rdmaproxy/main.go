@@ -22,6 +22,18 @@ import (
 	"time"
 )
 
+const help = `usage: rdmaproxy -forward LISTEN=DIAL [-forward ...] [flags]
+
+Carries TCP and Unix-socket services over RDMA. Beside a server, here redis-server on the host 10.9.0.1:
+  rdmaproxy -forward rdma://10.9.0.1:6379=tcp://127.0.0.1:6379
+Beside its clients, which then connect to 127.0.0.1:6379:
+  rdmaproxy -forward tcp://127.0.0.1:6379=rdma://10.9.0.1:6379
+
+` + endpointHelp + `
+
+Flags:
+`
+
 // The statuses that the process exits with.
 const (
 	exitOK    = 0
@@ -39,6 +51,7 @@ type config struct {
 	dialTimeout time.Duration
 	drain       time.Duration
 	metrics     string
+	page        bool
 	log         *slog.Logger
 }
 
@@ -97,22 +110,23 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	var level slog.Level
 	fs := flag.NewFlagSet("rdmaproxy", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.Func("forward", "a `rule`, LISTEN=DIAL; may be given several times", func(s string) error {
+	fs.Func("forward", "carry what connects to LISTEN to DIAL; a `rule` LISTEN=DIAL, may be given several times", func(s string) error {
 		r, err := parseRule(s)
 		if err == nil {
 			cfg.rules = append(cfg.rules, r)
 		}
 		return err
 	})
-	fs.IntVar(&cfg.maxConns, "max-conns", 1024, "the `number` of connections of all rules together; more wait")
-	fs.Var((*bytesFlag)(&cfg.ring), "ring", "`size` of each of the two rings of an RDMA connection, as 64KiB; 0: what rconn takes")
-	fs.DurationVar(&cfg.idle, "idle", 0, "reset connections that carried nothing for so long; 0: never")
-	fs.DurationVar(&cfg.dialTimeout, "dial-timeout", 10*time.Second, "how long a dial may take")
-	fs.DurationVar(&cfg.drain, "drain", 30*time.Second, "how long connections have to end after SIGTERM")
-	fs.StringVar(&cfg.metrics, "metrics", "", "serve metrics by HTTP on this `address`, as localhost:9400; empty: do not")
-	fs.TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	fs.IntVar(&cfg.maxConns, "max-conns", 1024, "carry at most `N` connections at once, of all rules together; more wait")
+	fs.Var((*bytesFlag)(&cfg.ring), "ring", "`size` of each of the two rings of an RDMA connection, such as 64KiB; 0: as rconn chooses")
+	fs.DurationVar(&cfg.idle, "idle", 0, "reset connections that carried nothing for this `time`; 0: never")
+	fs.DurationVar(&cfg.dialTimeout, "dial-timeout", 10*time.Second, "give a dial up after this `time`, and reset the client")
+	fs.DurationVar(&cfg.drain, "drain", 30*time.Second, "after SIGTERM, reset what has not ended in this `time`")
+	fs.StringVar(&cfg.metrics, "metrics", "", "serve /metrics for Prometheus by HTTP on this `address`, such as localhost:9400; empty: do not")
+	fs.BoolVar(&cfg.page, "page", false, "at -metrics, serve / too: a page of rules and open connections, with clients' addresses")
+	fs.TextVar(&level, "log-level", slog.LevelInfo, "log from this `level` on: debug (a line for each connection), info, warn, error")
 	fs.Usage = func() {
-		fmt.Fprintf(stderr, "usage: rdmaproxy -forward LISTEN=DIAL [-forward ...] [flags]\n\n%s\n", endpointHelp)
+		fmt.Fprint(stderr, help)
 		fs.PrintDefaults()
 	}
 	if err := fs.Parse(args); err != nil {
@@ -136,6 +150,8 @@ func (cfg *config) check(rest []string) error {
 		return errors.New("-max-conns must be at least 1")
 	case cfg.ring == 1:
 		return errors.New("-ring must be 0, or at least 2 bytes")
+	case cfg.page && cfg.metrics == "":
+		return errors.New("-page needs -metrics, the address that serves it")
 	case cfg.idle < 0, cfg.dialTimeout <= 0, cfg.drain < 0:
 		return errors.New("-idle and -drain must not be negative, -dial-timeout must be positive")
 	}

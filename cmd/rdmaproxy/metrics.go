@@ -56,17 +56,19 @@ type counters struct {
 	errors           [kinds]atomic.Int64
 }
 
-// serveMetrics serves the pages; Close ends that.
+// serveMetrics serves the metrics, and the page if it is wanted; Close ends that.
 func (p *proxy) serveMetrics() (io.Closer, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		p.writeMetrics(w)
 	})
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		p.writePage(w)
-	})
+	if p.cfg.page {
+		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			p.writePage(w)
+		})
+	}
 	srv := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10}
 	if p.cfg.metrics == "" {
 		return srv, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -75,6 +76,17 @@ func TestPage(t *testing.T) {
 	}
 	require.Contains(t, c.front.get(t, "/"), c.front.addrs[0])
 	require.Contains(t, c.front.get(t, "/"), c.back.addrs[0])
+}
+
+// Without -page there are numbers alone, which name no client.
+func TestPageIsOptional(t *testing.T) {
+	p := start(t, "-page=false", "tcp://127.0.0.1:0=rdma://127.0.0.1:1")
+	p.get(t, "/metrics")
+	resp, err := http.Get(p.metrics + "/")
+	require.NoError(t, err)
+	defer http.DefaultClient.CloseIdleConnections()
+	resp.Body.Close()
+	require.Equal(t, http.StatusNotFound, resp.StatusCode)
 }
 
 func TestLabelsAreEscaped(t *testing.T) {

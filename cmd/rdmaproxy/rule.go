@@ -11,11 +11,14 @@ import (
 	"sync"
 )
 
-const endpointHelp = `LISTEN and DIAL are one of
-  rdma://HOST:PORT    RDMA; rdma4, rdma6: one family. ?device=NAME restricts the choice of device
-  tcp://HOST:PORT     TCP; tcp4, tcp6: one family
-  unix:///PATH        a Unix socket; with LISTEN ?mode=0660 sets its permissions
-and one of them is of RDMA. LISTEN also takes ?max=N, the connections of this rule; more wait. Options are joined with &.`
+const endpointHelp = `LISTEN and DIAL are of these kinds, and at least one of them is rdma:
+  rdma://HOST:PORT    RDMA; rdma4 and rdma6: one family of addresses
+  tcp://HOST:PORT     TCP; tcp4 and tcp6: one family
+  unix:///PATH        a Unix socket
+Options follow a ?, joined with &; quote them in a shell:
+  device=NAME         rdma: this device alone, such as mlx5_0, software or no-software
+  mode=0660           unix, LISTEN: the socket's permissions; without it the umask's
+  max=N               LISTEN: carry at most N connections of this rule at once; more wait`
 
 // rule is one -forward: what to accept, and where to carry it.
 type rule struct {

@@ -71,6 +71,7 @@ func TestUsage(t *testing.T) {
 		{[]string{rule, "-ring=4GiB"}, "number of bytes", exitUsage},
 		{[]string{rule, "-ring=1"}, "-ring", exitUsage},
 		{[]string{rule, "-log-level=loud"}, "loud", exitUsage},
+		{[]string{rule, "-page"}, "-page needs -metrics", exitUsage},
 		{[]string{"-forward=x"}, "want LISTEN=DIAL", exitUsage},
 		{[]string{"-h"}, "usage: rdmaproxy", exitOK},
 		{[]string{"-forward=rdma://127.0.0.1:0?device=no-software=tcp://127.0.0.1:1"}, "no RDMA device", exitError},
