@@ -55,11 +55,13 @@ func bytesCell(n uint64) cell {
 
 func age[T any](title string, now time.Time, f func(*T) time.Time) column[T] {
 	return number(title, func(r *T) time.Duration { return max(0, now.Sub(f(r))) }, func(d time.Duration) cell {
-		unit := time.Second
-		if d < time.Minute {
-			unit = time.Millisecond
+		switch {
+		case d < time.Second:
+			return cell{Text: fmt.Sprintf("%d ms", d.Milliseconds())}
+		case d < time.Minute:
+			return cell{Text: fmt.Sprintf("%.1f s", d.Seconds())}
 		}
-		return cell{Text: d.Round(unit).String()}
+		return cell{Text: d.Round(time.Second).String()}
 	})
 }
 

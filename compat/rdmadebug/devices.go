@@ -63,6 +63,17 @@ func portsOf(providers []cm.Provider, counters fs.FS) []port {
 	return ports
 }
 
+// devicesIn counts devices: one has several rows where it has several ports, and a provider that has none has one too.
+func devicesIn(ports []port) int {
+	found := map[[2]string]bool{}
+	for _, p := range ports {
+		if p.Device != "" {
+			found[[2]string{p.Provider, p.Device}] = true
+		}
+	}
+	return len(found)
+}
+
 // look fills in what there is to see of a port at this moment.
 func (p *port) look(d verbs.Device, counters fs.FS) {
 	attr, err := d.Port(p.Port)
@@ -151,6 +162,14 @@ func (p *port) gidsCell() string {
 	return strings.Join(all, ", ")
 }
 
+// unknown is said of the state when there is none.
+func unknown(p *port) string {
+	if p.Device == "" {
+		return "missing"
+	}
+	return "not known"
+}
+
 // orNothing is for numbers that are not known when they are 0.
 func orNothing(n int) cell {
 	if n == 0 {
@@ -160,12 +179,12 @@ func orNothing(n int) cell {
 }
 
 var portColumns = []column[port]{
-	words("device", func(p *port) string { return p.Device }),
+	words("device", func(p *port) string { return cmp.Or(p.Device, "none") }),
 	words("provider", func(p *port) string { return p.Provider }),
 	words("transport", func(p *port) string { return p.Transport }),
 	number("port", func(p *port) int { return p.Port }, orNothing),
 	{
-		title: "state", cell: func(p *port) cell { return cell{cmp.Or(p.State, "not there"), p.Err} },
+		title: "state", cell: func(p *port) cell { return cell{cmp.Or(p.State, unknown(p)), p.Err} },
 		compare: func(a, b *port) int { return strings.Compare(a.State, b.State) },
 	},
 	words("link", func(p *port) string { return p.Link }),

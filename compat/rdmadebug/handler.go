@@ -55,7 +55,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	rep := newReport(h.Monitor, query.Get("sort"), h.rows())
-	rep.Devices = newSection(h.devices(), portColumns, rep.sort, h.rows())
+	ports := h.devices()
+	rep.Devices = newSection(ports, portColumns, rep.sort, h.rows())
+	rep.Devices.Count = devicesIn(ports)
 	var b bytes.Buffer
 	if err := f.write(&b, rep); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

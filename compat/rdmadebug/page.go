@@ -113,13 +113,14 @@ p, h2 span { color: var(--soft); font-weight: normal; margin: .3rem 0 }
 a { color: light-dark(#0b57c2, #86b7ff) }
 .wide { overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .25rem .55rem; text-align: left; vertical-align: top; white-space: nowrap; border-bottom: 1px solid var(--line) }
+th, td { padding: .25rem .5rem; text-align: left; vertical-align: top; white-space: nowrap; border-bottom: 1px solid var(--line) }
 th a { text-decoration: none }
 th[aria-sort] a { text-decoration: underline }
 tbody tr:nth-child(even) { background: var(--stripe) }
 .n { text-align: right }
 .long, small { white-space: normal; min-width: 21rem; max-width: 26rem }
-small { display: block; min-width: 16rem; max-width: 21rem; color: var(--soft) }
+small { display: block; min-width: 13rem; max-width: 16rem; color: var(--soft) }
+.bad { color: light-dark(#b3261e, #ff9a90) }
 </style>
 </head>
 <body>
@@ -132,7 +133,7 @@ small { display: block; min-width: 16rem; max-width: 21rem; color: var(--soft) }
 	`<a href="?format=html&amp;sort={{.Title}}">{{.Title}}</a></th>{{end}}</tr></thead>
 <tbody>
 {{$head := .Head}}{{range .Rows}}<tr>{{range $i, $c := .}}{{$number := (index $head $i).Number}}` +
-	`<td{{if $number}} class="n"{{else if gt (len $c.Text) 40}} class="long"{{end}}{{if and $c.More $number}} title="{{$c.More}}"{{end}}>` +
+	`<td{{if $number}} class="n"{{else if eq $c.Text "broken"}} class="bad"{{else if gt (len $c.Text) 40}} class="long"{{end}}{{if and $c.More $number}} title="{{$c.More}}"{{end}}>` +
 	`{{$c.Text}}{{if and $c.More (not $number)}} <small>{{$c.More}}</small>{{end}}</td>{{end}}</tr>
 {{end}}</tbody>
 </table></div>

@@ -256,6 +256,14 @@ func TestMissingDevicesAreExplained(t *testing.T) {
 	require.Equal(t, "failing", page["Devices"].rows[0]["provider"])
 	require.Contains(t, page["Devices"].rows[0]["state"], "install libibverbs1")
 	require.Empty(t, page["Devices"].rows[0]["port"])
+	require.Equal(t, "none", page["Devices"].rows[0]["device"])
+	require.Equal(t, "0", page["Devices"].count, "of devices, not of rows")
+}
+
+func TestDevicesAreCountedOnce(t *testing.T) {
+	require.Equal(t, 2, devicesIn([]port{
+		{Provider: "a"}, {Provider: "b", Device: "x", Port: 1}, {Provider: "b", Device: "x", Port: 2}, {Provider: "c", Device: "x", Port: 1},
+	}))
 }
 
 // Those of this host: the software device at least, whatever else there is.

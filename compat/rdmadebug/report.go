@@ -56,8 +56,8 @@ func newReport(m *rconn.Monitor, sort string, rows int) *report {
 
 // section is a part of the report.
 type section[T any] struct {
-	Count   int
-	LeftOut int
+	Count   int // of what the title names; a device may have several rows
+	LeftOut int // rows
 	Rows    []T
 
 	columns []column[T]
