@@ -111,12 +111,12 @@ func front(t *testing.T, l link, socket string) string {
 
 // A client and a server of plain TCP with two proxies between.
 func TestProxyPair(t *testing.T) {
-	const size = 8 << 20
+	const size = 4 << 20
 	var pair []*program
 	row{
 		name: "rdmaproxy, a pair",
-		does: "plain TCP at both ends: 4 connections at once with 8 MiB each way at once, a half-close, and 8 MiB after it; SIGTERM to both " +
-			"while a connection has 8 MiB to go",
+		does: "plain TCP at both ends: 4 connections at once with 4 MiB each way at once, a half-close, and 4 MiB after it; SIGTERM to both " +
+			"while a connection has 4 MiB to go",
 		start: func(t *testing.T, l link) string {
 			ln, err := net.Listen("tcp", "127.0.0.1:0")
 			check(t, err)
