@@ -19,7 +19,7 @@ go build -o "$out/stream" ./bench/stream
 
 # command_for FOLDER ARGUMENT... prints the command that measures, as a shell reads it. Results go to that folder.
 command_for() {
-	local line=("$out/stream" "${@:2}")
+	local line=("$out/stream" -html "$1/$where.html" "${@:2}")
 	[[ -z ${ONLY:-} ]] || line+=(-only "$ONLY")
 	[[ -z ${ROUNDS:-} ]] || line+=(-rounds "$ROUNDS")
 	[[ -z ${KEEP:-} ]] || line+=(-json "$1/$where.json")

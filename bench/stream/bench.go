@@ -40,7 +40,7 @@ func (b *bench) stop() { b.pair.stop() }
 
 // measure makes all measurements, in rounds. The first warms up, and tells how much can be done in the time.
 func (b *bench) measure(plan []job) (*results, error) {
-	r := &results{Head: b.head(), Notes: b.warnings()}
+	r := &results{Head: b.head(), Processors: runtime.NumCPU(), Notes: b.warnings()}
 	for _, j := range plan {
 		o := outcome{Work: j.name, Group: j.group, Unit: j.unit, Smaller: j.smaller, Size: j.size, Conns: j.conns, Head: r.Head}
 		for _, c := range j.contenders {

@@ -28,6 +28,7 @@ type options struct {
 	idle    time.Duration
 	only    *regexp.Regexp
 	peers   string
+	html    string
 	json    string
 	doc     string
 	section string
@@ -43,6 +44,7 @@ func main() {
 	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle connections are watched")
 	only := flag.String("only", "", "measure only work whose name matches this `regexp`")
 	flag.StringVar(&o.peers, "peers", "", "the `folder` with the C programs of testbed/peers")
+	flag.StringVar(&o.html, "html", "", "write a page with tables and plots to this `file`")
 	flag.StringVar(&o.json, "json", "", "keep the results in this `file`: work that is not measured now is taken from it")
 	flag.StringVar(&o.doc, "doc", "", "write the tables into this `file`, between <!-- bench SECTION --> and <!-- end -->")
 	flag.StringVar(&o.section, "section", "", "of the file")
@@ -97,6 +99,11 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	r.print(os.Stdout)
+	if o.html != "" {
+		if err := r.writePage(o.html); err != nil {
+			return err
+		}
+	}
 	if o.doc != "" {
 		return r.intoFile(o.doc, o.section)
 	}

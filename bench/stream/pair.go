@@ -46,7 +46,7 @@ func (p *process) stop() {
 const patience = 3 * time.Minute
 
 func (p *process) call(q request) (reply, error) {
-	watchdog := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() })
+	watchdog := time.AfterFunc(patience, p.kill)
 	defer watchdog.Stop()
 	var r reply
 	err := p.to.Encode(q)
@@ -229,4 +229,10 @@ func idleSample(ctx context.Context, tr transport, t task, length time.Duration)
 		nKernel: kernel / n / 2 / (1 << 10), nOpened: n / opened.Seconds(),
 	}
 	return s, p.close()
+}
+
+func (p *process) kill() {
+	if p.cmd != nil {
+		_ = p.cmd.Process.Kill()
+	}
 }

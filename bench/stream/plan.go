@@ -95,11 +95,12 @@ func planFor(o options) []job {
 		p.mixed(1 << 20)
 	}
 	p.file()
-	for _, n := range []int{1, 10, 100} {
+	for _, n := range []int{1, 10} {
 		p.add(job{name: fmt.Sprintf("connections %d", n), group: gFan, unit: "messages/s", size: 64, conns: n},
 			p.rivals(), func(n int, j job) task { return task{Kind: fan, Size: j.size, Iters: n, Conns: j.conns} })
 	}
-	p.thousand()
+	p.many(100)
+	p.many(1000)
 	p.connects()
 	p.add(job{name: "http", group: gHTTP, unit: "requests/s", size: 1 << 10, conns: 8},
 		p.rivals(), func(n int, j job) task { return task{Kind: requests, Size: j.size, Count: n, Conns: j.conns} })
@@ -224,9 +225,9 @@ func (p *planner) connects() {
 		contender{name: cCmtime, run: func(b *bench, _ int) (sample, error) { return b.cmtime(task{Kind: connects, Size: 1, Count: 100}) }})
 }
 
-// thousand has so many connections that making them anew in every round would take most of the time.
-func (p *planner) thousand() {
-	j := job{name: "connections 1000", group: gFan, unit: "messages/s", size: 64, conns: 1000}
+// many has so many connections that making them anew in every round would take most of the time.
+func (p *planner) many(n int) {
+	j := job{name: fmt.Sprintf("connections %d", n), group: gFan, unit: "messages/s", size: 64, conns: n}
 	for _, r := range p.rivals() {
 		j.contenders = append(j.contenders, contender{name: r.name, all: func(b *bench) ([]sample, error) {
 			return b.pair.series(r.transport, task{Kind: fan, Size: j.size, Iters: 2, Conns: j.conns}, b.rounds, b.length)

@@ -56,9 +56,10 @@ type outcome struct {
 
 // results is all that a page or a document is made of.
 type results struct {
-	Head     string
-	Notes    []string
-	Outcomes []outcome
+	Head       string
+	Processors int // of the machine
+	Notes      []string
+	Outcomes   []outcome
 }
 
 // sample is the one of a task that took so long.

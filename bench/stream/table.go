@@ -35,8 +35,11 @@ func (t table) markdown(w io.Writer) {
 	}
 }
 
-// words reports whether a column holds other things than numbers.
+// words reports whether a column holds other things than numbers. The first one names the row.
 func (t table) words(column int) bool {
+	if column == 0 {
+		return true
+	}
 	for _, row := range t[1:] {
 		if row[column] != "" && !strings.ContainsAny(row[column][:1], "0123456789") {
 			return true
@@ -160,14 +163,26 @@ func figure(x float64) string {
 
 // doubts are the warnings about what was measured.
 func (r *results) doubts() (notes []string) {
+	var wide, busy []string
 	for i := range r.Outcomes {
-		for k := range r.Outcomes[i].Results {
-			m := &r.Outcomes[i].Results[k]
-			x := m.numbers(nValue)
-			if len(x) > 1 && spread(x) > 0.5 {
-				notes = append(notes, fmt.Sprintf("%s, %s: the rounds differ by %.0f %% of the median", r.Outcomes[i].Work, m.Contender, 100*spread(x)))
+		o := &r.Outcomes[i]
+		for k := range o.Results {
+			m := &o.Results[k]
+			name := o.Work + " " + m.Contender
+			if x := m.numbers(nValue); len(x) > 1 && spread(x) > 0.5 {
+				wide = append(wide, fmt.Sprintf("%s (%.0f %%)", name, 100*spread(x)))
+			}
+			if used, ok := m.median(nBusy); ok && r.Processors > 0 && used > 0.95*float64(r.Processors) {
+				busy = append(busy, name)
 			}
 		}
+	}
+	if wide != nil {
+		notes = append(notes, "the rounds differ by more than half of their median, compare these with care: "+strings.Join(wide, "; "))
+	}
+	if busy != nil {
+		notes = append(notes, fmt.Sprintf("the two processes kept all %d processors busy, what the kernel does for the device had to wait for them: %s",
+			r.Processors, strings.Join(busy, "; ")))
 	}
 	return notes
 }
