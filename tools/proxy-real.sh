@@ -1,9 +1,9 @@
 #!/bin/bash
 # Runs redis-benchmark against redis-server and pgbench against PostgreSQL, each through a pair of rdmaproxies. Installs them on Debian.
 # ADDR is the address of the RDMA connections; without one it is loopback, which the software device serves. FLAGS are for all
-# proxies, such as -ring=4KiB. REQUESTS, a multiple of 16, is how many redis-benchmark makes, of each kind, TRANSACTIONS how many each of ten clients of
-# pgbench, and SCALE the size of its tables. RDMAPROXY names the program, if it is built. For the matrix of docs/compat.md MATRIX is a file that gets lines, see
-# compat/servers/matrix_test.go, and COLUMN what runs here.
+# proxies, such as -ring=4KiB. REQUESTS, a multiple of 16, is how many redis-benchmark makes of each kind, TRANSACTIONS how many each of
+# ten clients of pgbench, SCALE the size of its tables. RDMAPROXY names the program, if it is built. MATRIX is a file that gets lines for
+# the matrix of docs/compat.md, see compat/servers/matrix_test.go, and COLUMN what they are for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/debian.sh
