@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/addr.sh
+. tools/title.sh
 
 mkdir -p build
 go build -o build/ ./examples/kv ./examples/params ./examples/lock
@@ -33,11 +34,13 @@ pair() {
 	exec 3<&-
 }
 
-echo "kv: requests and answers by SEND, receives shared by all clients"
+title "kv: requests and answers by SEND, receives shared by all clients"
 build/kv -addr "$addr:0" -demo -for 700ms
-echo
-echo "params: a pool read by READ, updated by WRITE and atomics"
+
+title "params: a pool of numbers, read by READ, updated by WRITE and atomics"
 pair params -for 700ms
-echo
-echo "lock: taken by atomics, from 8 processes"
+
+title "lock: a counter behind locks made of atomics, for 8 processes"
 pair lock -for 300ms -processes
+
+printf '\nAll parts ran to their end. examples/kv, params and lock have READMEs that explain the figures.\n'

@@ -60,7 +60,7 @@ type fetcher struct {
 	retries int
 	backoff time.Duration // before the first retry; doubled for each that gets no further
 	stall   time.Duration
-	verbose bool
+	stats   bool
 	display *progress.Display
 }
 
@@ -189,7 +189,7 @@ func (f *fetcher) report(p *part, conn net.Conn, had int64, took time.Duration) 
 	}
 	lines := fmt.Sprintf("%x  %s\n%d bytes%s in %v, %.1f MiB/s, over %s, %s", p.hash.Sum(nil), p.target, p.size, before,
 		took.Round(time.Millisecond), float64(p.size-had)/(1<<20)/took.Seconds(), over, checked)
-	if ok && f.verbose {
+	if ok && f.stats {
 		st := c.Stats()
 		lines += fmt.Sprintf("\n%d data messages received, %d grants sent, %d completions, %d waits of which %d spun enough", st.DataReceived,
 			st.GrantsSent, st.Completions, st.Waits, st.SpinHits)

@@ -32,7 +32,8 @@ var (
 	atOnce  = flag.Int("n", 4, "fetch `N` files at once")
 	retries = flag.Int("retries", 8, "give up after `N` attempts more that got not a byte further")
 	stall   = flag.Duration("stall", 30*time.Second, "give an attempt up when nothing comes for this long")
-	verbose = flag.Bool("v", false, "tell how each connection was made, and what it counted")
+	stats   = flag.Bool("stats", false, "tell what each connection counted")
+	verbose = flag.Bool("v", false, "tell besides how each connection was made")
 	policy  compat.Policy
 )
 
@@ -81,7 +82,7 @@ func fetch(ctx context.Context, urls []string) error {
 	transport.DisableCompression = true // ranges are of the files' own bytes
 	defer transport.CloseIdleConnections()
 	f := &fetcher{client: &http.Client{Transport: transport}, retries: *retries, backoff: time.Second / 4, stall: *stall,
-		verbose: *verbose, display: display}
+		stats: *stats || *verbose, display: display}
 	err = f.all(ctx, jobs, *atOnce)
 	if ctx.Err() != nil {
 		err = errors.New("interrupted; the same command goes on from here")
