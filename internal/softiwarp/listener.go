@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// maxHandshakes bounds the connections of a listener whose MPA request has not come yet; more wait in TCP's backlog. When half
-	// of the places are taken, newcomers get hastyTime only, so that peers that say nothing do not hold up the others for long. A request
-	// follows its connection at once, but in a burst of dials from few processors it may take a while.
+	// maxHandshakes bounds the connections of a listener whose MPA request has not come yet; more wait in TCP's backlog. When all places
+	// are taken and one more comes, those that have been there for hastyTime have to go, so that peers that say nothing do not hold up the
+	// others for long. A request follows its connection at once, but in a burst of dials from few processors it may take a while.
 	maxHandshakes = 1024
 	hastyTime     = time.Second
 
@@ -37,15 +37,22 @@ type listener struct {
 
 	mu      sync.Mutex
 	queue   []*id
-	pending map[*net.Conn]struct{} // by pointer: what a user's listener accepts may not be comparable
-	changed chan struct{}          // closed, and made anew, when there is something to look at
+	pending map[*half]struct{}
+	changed chan struct{} // closed, and made anew, when there is something to look at
 	closed  bool
+}
+
+// half is a connection whose MPA request has not come.
+type half struct {
+	conn  net.Conn
+	since time.Time
+	hasty bool // it has hastyTime
 }
 
 // Listen implements cm.Provider. A listener handed in with the options is closed with the one returned.
 func (p *provider) Listen(local netip.AddrPort, o cm.ListenOptions) (cm.Listener, error) {
 	l := &listener{
-		p: p, tcp: o.TCP, backlog: o.Backlog, slots: make(chan struct{}, maxHandshakes), pending: make(map[*net.Conn]struct{}),
+		p: p, tcp: o.TCP, backlog: o.Backlog, slots: make(chan struct{}, maxHandshakes), pending: make(map[*half]struct{}),
 		changed: make(chan struct{}), done: make(chan struct{}),
 	}
 	if l.backlog <= 0 {
@@ -84,23 +91,28 @@ func (l *listener) Device() verbs.Device {
 func (l *listener) serve() {
 	pause := time.Duration(0)
 	for {
-		l.slots <- struct{}{}
 		conn, err := l.tcp.Accept()
 		switch {
 		case err == nil:
 			pause = 0
-			if !l.hold(&conn) {
+			select {
+			case l.slots <- struct{}{}:
+			default:
+				l.hurry()
+				l.slots <- struct{}{}
+			}
+			h := &half{conn: conn, since: time.Now()}
+			if !l.hold(h) {
 				_ = conn.Close()
 				return
 			}
-			l.loops.Go(func() { l.handshake(&conn) })
+			l.loops.Go(func() { l.handshake(h) })
 			continue
 		case l.isClosed() || errors.Is(err, net.ErrClosed):
 			l.end()
 			return
 		}
 		// Out of descriptors, most likely.
-		<-l.slots
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		l.warn.Warn(l.p.dev.cfg.Logger, "iwarp listener", "addr", l.addr, "err", err, "pause", pause)
 		select {
@@ -117,40 +129,57 @@ func (l *listener) isClosed() bool {
 }
 
 // hold notes a connection whose request has not come. False: the listener is closed.
-func (l *listener) hold(conn *net.Conn) bool {
+func (l *listener) hold(h *half) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return false
 	}
-	l.pending[conn] = struct{}{}
+	l.pending[h] = struct{}{}
 	return true
 }
 
-// handshake reads a request and queues it.
-func (l *listener) handshake(held *net.Conn) {
-	defer func() { <-l.slots }()
-	conn := *held
-	d := l.p.dev
-	limit := d.cfg.RequestTimeout
-	if len(l.slots) > maxHandshakes/2 {
+// hurry shortens the time of those that are being waited for.
+func (l *listener) hurry() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for h := range l.pending {
+		if !h.hasty && !l.closed {
+			h.hasty = true
+			_ = h.conn.SetDeadline(l.deadline(h))
+		}
+	}
+}
+
+// deadline is that of a connection whose request has not come.
+func (l *listener) deadline(h *half) time.Time {
+	limit := l.p.dev.cfg.RequestTimeout
+	if h.hasty {
 		limit = min(limit, hastyTime)
 	}
+	return h.since.Add(limit)
+}
+
+// handshake reads a request and queues it.
+func (l *listener) handshake(h *half) {
+	defer func() { <-l.slots }()
+	conn, d := h.conn, l.p.dev
 	// For a net.Conn that does not know deadlines.
-	last := time.AfterFunc(2*limit, func() { _ = conn.Close() })
+	last := time.AfterFunc(2*d.cfg.RequestTimeout, func() { _ = conn.Close() })
 	defer last.Stop()
 	l.mu.Lock()
+	deadline := l.deadline(h)
 	if l.closed {
-		limit = closingTime
+		deadline = time.Now().Add(closingTime)
 	}
-	_ = conn.SetDeadline(time.Now().Add(limit))
+	_ = conn.SetDeadline(deadline)
 	l.mu.Unlock()
 	var f mpaFrame
 	err := f.read(conn, mpaRequestKey)
 
 	l.mu.Lock()
 	_ = conn.SetDeadline(time.Time{})
-	delete(l.pending, held)
+	delete(l.pending, h)
 	i := d.newID(addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr()))
 	i.conn, i.frame, i.state = conn, f, requested
 	wanted := err == nil && f.flags&mpaMarkers == 0
@@ -220,8 +249,8 @@ func (l *listener) end() {
 	close(l.done)
 	queue := l.queue
 	l.queue = nil
-	for conn := range l.pending {
-		_ = (*conn).SetDeadline(time.Now().Add(closingTime))
+	for h := range l.pending {
+		_ = h.conn.SetDeadline(time.Now().Add(closingTime))
 	}
 	l.wake()
 	l.mu.Unlock()
