@@ -55,9 +55,9 @@ func (c *Conn) write(bufs [][]byte) (n int64, err error) {
 		n += int64(copied)
 		c.copying = len(buf) > 0
 		switch {
-		case copied > 0:
 		case !c.copying && c.stream.Unposted() == 0:
-			return n, nil
+			return n, nil // even if the connection ended meanwhile: the peer may have it all
+		case copied > 0:
 		default:
 			c.stats.WriteStalls++
 			c.wait(&c.wr)
