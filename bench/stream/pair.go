@@ -144,6 +144,10 @@ func (p pair) series(tr transport, t task, times int, length time.Duration) (all
 
 // measure does a task on open connections.
 func (p pair) measure(tr transport, addr string, t task) (sample, error) {
+	first, err := p.usages()
+	if err != nil {
+		return sample{}, err
+	}
 	before, err := p.usages()
 	if err != nil {
 		return sample{}, err
@@ -159,8 +163,9 @@ func (p pair) measure(tr transport, addr string, t task) (sample, error) {
 	var cpu time.Duration
 	var mallocs, parks uint64
 	for i := range after {
-		cpu += after[i].CPU - before[i].CPU
+		cpu += after[i].CPU - before[i].CPUAfter
 		mallocs += after[i].Mallocs - before[i].Mallocs
+		mallocs -= min(mallocs, before[i].Mallocs-first[i].Mallocs) // what asking for the usage allocates
 		parks += after[i].Parks - before[i].Parks
 	}
 	s := t.sample(r.Took, cpu)
@@ -217,7 +222,7 @@ func idleSample(ctx context.Context, tr transport, t task, length time.Duration)
 	var cpu time.Duration
 	var fds, pinned, resident, threads float64
 	for i := range after {
-		cpu += after[i].CPU - before[i].CPU
+		cpu += after[i].CPU - before[i].CPUAfter
 		fds += float64(after[i].FDs - base[i].FDs)
 		pinned += float64(after[i].Pinned - base[i].Pinned)
 		resident += float64(after[i].Resident - base[i].Resident)

@@ -238,7 +238,11 @@ func (p *planner) many(n int) {
 
 func (p *planner) idle(length time.Duration) {
 	j := job{name: "idle", group: gIdle, unit: "CPU ms/s", smaller: true, conns: 1000}
-	for _, r := range p.rivals() {
+	rivals := p.rivals()
+	if p.device != "" {
+		rivals = append(rivals, rival{cRconn + ", no keepalive", transport{Kind: onDevice, Addr: p.device, NoKeepAlive: true}})
+	}
+	for _, r := range rivals {
 		if r.Kind == onUnix {
 			continue
 		}

@@ -23,6 +23,8 @@ type transport struct {
 	Kind string
 	Addr string // the listening side's address, without a port
 	Spin time.Duration
+
+	NoKeepAlive bool
 }
 
 func (t transport) config() rconn.Config {
@@ -30,7 +32,11 @@ func (t transport) config() rconn.Config {
 	if t.Kind == onSoftware {
 		device = "software"
 	}
-	return rconn.Config{Device: device, Spin: t.Spin}
+	c := rconn.Config{Device: device, Spin: t.Spin}
+	if t.NoKeepAlive {
+		c.KeepAlive = -1
+	}
+	return c
 }
 
 func (t transport) dial(addr string) (net.Conn, error) {

@@ -36,7 +36,8 @@ type reply struct {
 
 // usage is what a process has used up to now.
 type usage struct {
-	CPU      time.Duration
+	CPU      time.Duration // when this was asked for
+	CPUAfter time.Duration // when it was answered
 	Mallocs  uint64
 	Parks    uint64 // waits for completions that did not end while spinning
 	Messages uint64 // that carried data, sent by rconn
@@ -154,9 +155,10 @@ func (w *worker) close() error {
 }
 
 func (w *worker) usage() usage {
+	u := usage{CPU: cpuTime()}
+	u.addProcess()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	u := processUsage()
 	u.Mallocs = m.Mallocs
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -167,5 +169,6 @@ func (w *worker) usage() usage {
 			u.Messages += s.DataSent
 		}
 	}
+	u.CPUAfter = cpuTime()
 	return u
 }
