@@ -42,6 +42,7 @@ func (c *Conn) lead(s *side) {
 	s.arm()
 	for !s.ready() && !c.over(s) {
 		spin := c.spin.next()
+		parks := c.ep.channel.Parks()
 		s.waiting = true
 		c.mu.Unlock()
 		err := c.ep.channel.Wait(spin)
@@ -50,11 +51,11 @@ func (c *Conn) lead(s *side) {
 		if err != nil {
 			c.fail(err)
 		}
-		found := c.progress() > 0
+		c.progress()
 		c.stats.Waits++
-		if c.spin.result(found) {
-			c.stats.SpinHits++
-		}
+		parks = c.ep.channel.Parks() - parks
+		c.stats.Parks += parks
+		c.spin.result(parks == 0)
 	}
 	s.disarm()
 	c.leader = nil

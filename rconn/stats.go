@@ -13,7 +13,7 @@ type Stats struct {
 	WriteStalls uint64 // times a Write waited for credits, space at the peer, or the device
 	Completions uint64 // work completions taken
 	Waits       uint64 // times a call waited for completions, spinning or asleep
-	SpinHits    uint64 // of these, how often spinning was enough
+	Parks       uint64 // times it slept for that
 	Probes      uint64 // keepalive probes sent
 }
 
@@ -43,7 +43,7 @@ func (s *Stats) add(o *Stats) {
 	s.WriteStalls += o.WriteStalls
 	s.Completions += o.Completions
 	s.Waits += o.Waits
-	s.SpinHits += o.SpinHits
+	s.Parks += o.Parks
 	s.Probes += o.Probes
 }
 

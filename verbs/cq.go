@@ -39,6 +39,9 @@ type CompletionChannel interface {
 	// It returns ErrClosed when the channel is closed and ErrDeviceRemoved when no event can come any more.
 	Wait(spin time.Duration) error
 
+	// Parks is how often a Wait has slept up to now. That it did not grow tells a caller that the spin was enough.
+	Parks() uint64
+
 	// Interrupt makes the running Wait return, or the next one if none runs. Interrupts do not add up.
 	Interrupt()
 

@@ -25,7 +25,7 @@ var counts = []struct {
 		func(s *rconn.Stats) uint64 { return s.WriteStalls }},
 	{"completions_total", "Work completions taken.", func(s *rconn.Stats) uint64 { return s.Completions }},
 	{"waits_total", "Times a call waited for completions, spinning or asleep.", func(s *rconn.Stats) uint64 { return s.Waits }},
-	{"spin_hits_total", "Times a call waited for completions and spinning was enough.", func(s *rconn.Stats) uint64 { return s.SpinHits }},
+	{"parks_total", "Times a call slept while it waited for completions.", func(s *rconn.Stats) uint64 { return s.Parks }},
 	{"keepalive_probes_total", "Keepalive probes sent.", func(s *rconn.Stats) uint64 { return s.Probes }},
 }
 

@@ -191,8 +191,8 @@ func (f *fetcher) report(p *part, conn net.Conn, had int64, took time.Duration) 
 		took.Round(time.Millisecond), float64(p.size-had)/(1<<20)/took.Seconds(), over, checked)
 	if ok && f.stats {
 		st := c.Stats()
-		lines += fmt.Sprintf("\n%d data messages received, %d grants sent, %d completions, %d waits of which %d spun enough", st.DataReceived,
-			st.GrantsSent, st.Completions, st.Waits, st.SpinHits)
+		lines += fmt.Sprintf("\n%d data messages received, %d grants sent, %d completions, %d waits, %d times asleep", st.DataReceived,
+			st.GrantsSent, st.Completions, st.Waits, st.Parks)
 	}
 	f.display.Printf("%s", lines)
 }

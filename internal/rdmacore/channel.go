@@ -35,6 +35,7 @@ type channel struct {
 
 	waiting sync.Mutex // held by Wait
 	closing atomic.Bool
+	parks   atomic.Uint64
 
 	word sync.Mutex // keeps the interrupt word from being freed under Interrupt
 	gone bool
@@ -104,6 +105,7 @@ func (c *channel) Wait(spin time.Duration) error {
 		if found, err := c.arm(); found || err != nil {
 			return err
 		}
+		c.parks.Add(1)
 		if err := c.park(); err != nil {
 			return err
 		}
@@ -226,6 +228,8 @@ func (c *channel) detach(q *cq) {
 	C.rc_detach_cq(c.c, q.c)
 	c.cqs = slices.DeleteFunc(c.cqs, func(o *cq) bool { return o == q })
 }
+
+func (c *channel) Parks() uint64 { return c.parks.Load() }
 
 func (c *channel) Interrupt() {
 	c.word.Lock()

@@ -172,7 +172,7 @@ static inline int rc_spin(struct rc_channel *c, int64_t ns)
 	int64_t end = rc_now() + ns;
 
 	do {
-		for (int i = 0; i < 8; i++) { // the clock costs more than a look
+		for (int i = 0; i < 128; i++) { // the clock costs more than a look, and much more where it is a system call
 			int found = rc_look(c);
 			if (found)
 				return found;

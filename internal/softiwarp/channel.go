@@ -21,6 +21,7 @@ type channel struct {
 	waiting     sync.Mutex // held by Wait; for good after Close
 	closing     atomic.Bool
 	interrupted atomic.Bool
+	parks       atomic.Uint64
 
 	armed atomic.Bool        // a waiter sleeps, or is about to: it must be roused
 	leads atomic.Pointer[qp] // on whose socket it sleeps; nil: on wake
@@ -98,10 +99,13 @@ func (c *channel) follow(q *qp) {
 		c.follows.Store(true)
 	}
 	if !c.turn() && (q == nil || !q.duty.free()) {
+		c.parks.Add(1)
 		<-c.wake
 	}
 	c.armed.Store(false)
 }
+
+func (c *channel) Parks() uint64 { return c.parks.Load() }
 
 // turn tells whether Wait has something to return for.
 func (c *channel) turn() bool {

@@ -146,7 +146,10 @@ func (r *receiver) sleep() bool {
 	}
 	if r.lead != nil {
 		r.lead.armed.Store(true)
-		return !r.lead.turn()
+		if r.lead.turn() {
+			return false
+		}
+		r.lead.parks.Add(1)
 	}
 	return true
 }

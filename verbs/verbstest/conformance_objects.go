@@ -176,6 +176,7 @@ type (
 )
 
 func (otherChannel) Wait(time.Duration) error { return nil }
+func (otherChannel) Parks() uint64            { return 0 }
 
 func (s *suite) foreign(t *testing.T) {
 	id := s.resolve(t, netip.AddrPortFrom(s.Addr, 7471))

@@ -195,6 +195,7 @@ type channel struct {
 	cqs         []*cq
 	wake        chan struct{} // holds one token: look again
 	interrupted bool
+	parks       uint64
 	waiting     bool
 	closed      bool
 }
@@ -216,6 +217,12 @@ func (c *channel) signal() {
 	case c.wake <- struct{}{}:
 	default:
 	}
+}
+
+func (c *channel) Parks() uint64 {
+	c.dev.fab.mu.Lock()
+	defer c.dev.fab.mu.Unlock()
+	return c.parks
 }
 
 func (c *channel) Interrupt() {
@@ -246,6 +253,7 @@ func (c *channel) Wait(time.Duration) error {
 		if done, err := c.ready(); done {
 			return err
 		}
+		c.parks++
 		mu.Unlock()
 		<-c.wake
 		mu.Lock()
