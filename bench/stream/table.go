@@ -178,13 +178,22 @@ func (r *results) doubts() (notes []string) {
 		}
 	}
 	if wide != nil {
-		notes = append(notes, "the rounds differ by more than half of their median, compare these with care: "+strings.Join(wide, "; "))
+		notes = append(notes, "the rounds differ by more than half of their median, compare these with care: "+some(wide))
 	}
 	if busy != nil {
 		notes = append(notes, fmt.Sprintf("the two processes kept all %d processors busy, what the kernel does for the device had to wait for them: %s",
-			r.Processors, strings.Join(busy, "; ")))
+			r.Processors, some(busy)))
 	}
 	return notes
+}
+
+// some names the first of many.
+func some(names []string) string {
+	const most = 8
+	if len(names) > most+1 {
+		return strings.Join(names[:most], "; ") + fmt.Sprintf("; and %d more", len(names)-most)
+	}
+	return strings.Join(names, "; ")
 }
 
 // print writes everything for a terminal.
