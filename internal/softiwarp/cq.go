@@ -159,6 +159,9 @@ func (q *cq) push(e *cqe) {
 		qps := slices.Clone(q.qps)
 		go q.overrun(qps)
 	default:
+		if q.n == 0 {
+			q.head = 0 // where the processor's cache has it
+		}
 		at := q.head + q.n
 		if at >= len(q.ring) {
 			at -= len(q.ring)

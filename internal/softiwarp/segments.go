@@ -33,6 +33,7 @@ type sender struct {
 	limit   int // bytes of a batch
 	vec     vectors
 	park    bool               // sleep while TCP takes nothing
+	ready   bool               // there is a batch, and all that was written is accounted for
 	flat    []byte             // the batch in one piece, where there is no writev
 	writeFn func(uintptr) bool // methods, made once so that sending does not allocate
 	drainFn func()

@@ -51,12 +51,18 @@ func (q *qp) startSending() {
 		return
 	}
 	q.sending = true
-	q.mu.Unlock()
 	if q.stream.raw == nil {
+		q.mu.Unlock()
 		go q.out.drainFn()
 		return
 	}
-	q.out.park = false
+	// The first batch is built at once: to lock again for it costs more.
+	t := &q.out
+	t.park, t.ready = false, q.prepare()
+	q.mu.Unlock()
+	if !t.ready {
+		return
+	}
 	if err := q.stream.raw.Write(q.out.writeFn); err != nil {
 		q.stopSending()
 	}
@@ -78,7 +84,8 @@ func (q *qp) drain() {
 // writeSome is called by the runtime when TCP may take something. False: it shall call again then.
 func (q *qp) writeSome(fd uintptr) bool {
 	t := &q.out
-	for rounds := 0; q.more(); rounds++ {
+	for rounds := 0; t.ready || q.more(); rounds++ {
+		t.ready = false
 		n, err := 0, error(errAgain)
 		if t.park || rounds < sendRounds {
 			n, err = q.writev(fd)
@@ -119,9 +126,14 @@ func (q *qp) drainPlain() {
 func (q *qp) more() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	t := &q.out
-	q.sent = t.written
+	q.sent = q.out.written
 	q.completeSends()
+	return q.prepare()
+}
+
+// prepare is the second half of more. mu is held.
+func (q *qp) prepare() bool {
+	t := &q.out
 	for q.state == verbs.QPRTS && !t.failed {
 		if !t.empty() || q.build() {
 			if q.state == verbs.QPRTS {
@@ -145,6 +157,7 @@ func (q *qp) stopSending() {
 	if q.state == verbs.QPRTS {
 		q.out.failed = true
 	}
+	q.out.ready = false
 	q.putDownSending()
 }
 
