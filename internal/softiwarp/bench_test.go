@@ -3,46 +3,71 @@ package softiwarp
 import (
 	"io"
 	"net"
+	"runtime"
 	"testing"
 
 	"github.com/rconn/rdma/verbs"
 )
 
-// Each benchmark has its like over plain TCP, in the same way: two goroutines of this process.
+// Each benchmark has its like over plain TCP, in the same way: two goroutines of this process. Ours fail if they allocate:
+// with -benchtime=100x or more they are a test of that.
+
+// hot measures f, which does n operations.
+func hot(b *testing.B, f func(n int)) {
+	f(300) // until the queues have gone round and have their storage
+	b.ReportAllocs()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	b.ResetTimer()
+	f(b.N)
+	b.StopTimer()
+	runtime.ReadMemStats(&after)
+	if n := after.Mallocs - before.Mallocs; b.N >= 100 && n >= uint64(b.N) {
+		b.Errorf("%d objects allocated in %d operations", n, b.N)
+	}
+}
+
+// beside runs f at the same time as g.
+func beside(f, g func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	g()
+	<-done
+}
 
 func BenchmarkPingPong64(b *testing.B) {
-	x, y := newPair(b, Config{}, pairSize{})
-	b.Run("iwarp", func(b *testing.B) {
-		play := func(e *end, begins bool) {
-			for i := range b.N {
-				if !begins || i > 0 {
-					e.recv(b)
-				}
-				e.send(b, 64)
-			}
-			if begins {
+	play := func(e *end, n int, begins bool) {
+		for i := range n {
+			if !begins || i > 0 {
 				e.recv(b)
 			}
+			e.send(b, 64)
 		}
-		done := make(chan struct{})
-		go func() { play(y, false); close(done) }()
-		play(x, true)
-		<-done
+		if begins {
+			e.recv(b)
+		}
+	}
+	x, y := newPair(b, Config{}, pairSize{})
+	b.Run("iwarp", func(b *testing.B) {
+		hot(b, func(n int) { beside(func() { play(y, n, false) }, func() { play(x, n, true) }) })
 	})
 	b.Run("tcp", func(b *testing.B) {
 		x, y := tcpPair(b)
-		go func() {
-			var buf [64]byte
+		var there, back [64]byte
+		beside(func() {
 			for range b.N {
-				io.ReadFull(y, buf[:])
-				y.Write(buf[:])
+				io.ReadFull(y, there[:])
+				y.Write(there[:])
 			}
-		}()
-		var buf [64]byte
-		for range b.N {
-			x.Write(buf[:])
-			io.ReadFull(x, buf[:])
-		}
+		}, func() {
+			for range b.N {
+				x.Write(back[:])
+				io.ReadFull(x, back[:])
+			}
+		})
 	})
 }
 
@@ -51,90 +76,96 @@ func BenchmarkMessages64(b *testing.B) {
 	b.Run("iwarp", func(b *testing.B) {
 		x, y := newPair(b, Config{}, pairSize{wr: 4 * window, inline: 64})
 		payload := make([]byte, 64)
-		b.ResetTimer()
-		for i := range b.N {
-			wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Inline: payload, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()}
-			if i%window == 0 {
-				wr.Flags = verbs.Signaled
-				x.inFlight++
+		hot(b, func(n int) {
+			for i := range n {
+				wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Inline: payload, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()}
+				if i%window == 0 {
+					wr.Flags = verbs.Signaled
+					x.inFlight++
+				}
+				x.post(b, wr)
+				x.inFlight--
+				for x.inFlight >= 2 {
+					x.reap(b)
+				}
 			}
-			x.post(b, wr)
-			x.inFlight--
-			for x.inFlight >= 2 {
-				x.reap(b)
-			}
-		}
-		x.send(b, 1)
-		y.recv(b)
+			x.send(b, 1)
+			y.recv(b)
+		})
 	})
 	b.Run("tcp", func(b *testing.B) {
 		x, y := tcpPair(b)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			buf := make([]byte, 16<<10)
-			for n := 0; n < 64*b.N; {
-				k, err := y.Read(buf)
-				if err != nil {
-					return
-				}
-				n += k
-			}
-		}()
-		var buf [64]byte
-		for range b.N {
-			x.Write(buf[:])
-		}
-		<-done
+		flood(b, x, y, 64)
 	})
 }
 
 func BenchmarkWrite(b *testing.B) {
-	for name, size := range map[string]int{"64KiB": 64 << 10, "1MiB": 1 << 20} {
+	for _, size := range []struct {
+		name  string
+		bytes int
+	}{{"64KiB", 64 << 10}, {"1MiB", 1 << 20}} {
 		for _, cfg := range []struct {
 			name string
 			cfg  Config
 		}{{"iwarp", Config{}}, {"crc", Config{CRC: true}}, {"mss", Config{MaxFPDU: MSS}}} {
-			b.Run(name+"/"+cfg.name, func(b *testing.B) {
+			b.Run(size.name+"/"+cfg.name, func(b *testing.B) {
 				x, y := newPair(b, cfg.cfg, pairSize{memory: 4 << 20})
-				b.SetBytes(int64(size))
-				b.ResetTimer()
-				for range b.N {
-					x.post(b, verbs.SendWR{
-						Opcode: verbs.OpRDMAWrite, Flags: verbs.Signaled, SGL: x.sge(0, size),
-						RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey(),
-					})
-					for x.inFlight >= 4 {
-						x.reap(b)
+				b.SetBytes(int64(size.bytes))
+				hot(b, func(n int) {
+					for range n {
+						x.post(b, verbs.SendWR{
+							Opcode: verbs.OpRDMAWrite, Flags: verbs.Signaled, SGL: x.sge(0, size.bytes),
+							RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey(),
+						})
+						for x.inFlight >= 4 {
+							x.reap(b)
+						}
 					}
-				}
-				x.send(b, 1)
-				y.recv(b)
+					x.send(b, 1)
+					y.recv(b)
+				})
 			})
 		}
-		b.Run(name+"/tcp", func(b *testing.B) {
+		b.Run(size.name+"/tcp", func(b *testing.B) {
 			x, y := tcpPair(b)
-			b.SetBytes(int64(size))
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				buf := make([]byte, size)
-				for n := 0; n < size*b.N; {
-					k, err := y.Read(buf)
-					if err != nil {
-						return
-					}
-					n += k
-				}
-			}()
-			buf := make([]byte, size)
-			b.ResetTimer()
-			for range b.N {
-				x.Write(buf)
-			}
-			<-done
+			b.SetBytes(int64(size.bytes))
+			flood(b, x, y, size.bytes)
 		})
 	}
+}
+
+// The peer's program does nothing: its device answers.
+func BenchmarkRead4K(b *testing.B) {
+	x, y := newPair(b, Config{}, pairSize{})
+	b.Run("iwarp", func(b *testing.B) {
+		hot(b, func(n int) {
+			for range n {
+				x.post(b, verbs.SendWR{
+					Opcode: verbs.OpRDMARead, Flags: verbs.Signaled, SGL: x.sge(0, 4<<10), RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey(),
+				})
+				x.reap(b)
+			}
+		})
+	})
+}
+
+// flood sends b.N messages from x to y.
+func flood(b *testing.B, x, y net.Conn, size int) {
+	sent, taken := make([]byte, size), make([]byte, max(size, 16<<10))
+	b.ResetTimer()
+	beside(func() {
+		for n := 0; n < size*b.N; {
+			k, err := y.Read(taken)
+			if err != nil {
+				return
+			}
+			n += k
+		}
+	}, func() {
+		for range b.N {
+			x.Write(sent)
+		}
+	})
 }
 
 func tcpPair(b *testing.B) (x, y net.Conn) {
