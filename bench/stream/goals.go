@@ -17,7 +17,7 @@ type goal struct {
 	parks  bool // and the contender must park at least once per message
 }
 
-// goals of issue 7; those whose contenders were not measured do not count.
+// goals are for Soft-RoCE in a guest; those whose contenders were not measured do not count.
 var goals = []goal{
 	{"64 B one way, both spinning, to rstream spinning", "round trip 64B", cRconnSpin, cRstream, nValue, 1.1, true, false},
 	{"64 B one way, spin 0, to ib_send_lat with events", "round trip 64B", cRconnPark, cSendEvent, nValue, 1.4, true, true},

@@ -39,7 +39,7 @@ type usage struct {
 	CPU      time.Duration // when this was asked for
 	CPUAfter time.Duration // when it was answered
 	Mallocs  uint64
-	Parks    uint64 // waits for completions that did not end while spinning
+	Parks    uint64 // times a call slept for completions
 	Messages uint64 // that carried data, sent by rconn
 	Threads  int
 	FDs      int
@@ -165,7 +165,7 @@ func (w *worker) usage() usage {
 	for _, c := range w.conns {
 		if c, ok := c.(*rconn.Conn); ok {
 			s := c.Stats()
-			u.Parks += s.Waits - s.SpinHits
+			u.Parks += s.Parks
 			u.Messages += s.DataSent
 		}
 	}
