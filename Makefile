@@ -45,8 +45,8 @@ run: ## a file by net/http over RDMA and three classic cases, on the software de
 bench: ## streams on the software device beside TCP, with plots; ONLY=regexp, ROUNDS=7, DOC=file to write the tables to
 	@tools/bench.sh host
 
-bench-soft: ## the software device beside plain TCP
-	@go run ./bench/soft
+bench-soft: ## of bench what has goals, in a minute
+	@ONLY='round trip 64B|stream (64B|64KiB|1MiB)|http' tools/bench.sh host
 
 bench-verbs: ## SEND, WRITE, READ, atomics side by side, here and on Soft-RoCE in a guest; DOC=file to write them to
 	@tools/bench-verbs.sh
