@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -20,7 +22,6 @@ type bench struct {
 	gid    string                   // its index of the address
 	ports  int                      // used
 	starts map[string]time.Duration // see startCPU
-	notes  []string
 }
 
 func newBench(ctx context.Context, o options) (*bench, error) {
@@ -85,7 +86,7 @@ func (b *bench) measure(plan []job) (*results, error) {
 		}
 		fmt.Fprintf(os.Stderr, "round %d of %d: %.0f s\n", round, b.rounds, time.Since(start).Seconds())
 	}
-	r.Notes = append(r.Notes, b.notes...)
+	r.Settings = slices.Sorted(maps.Keys(b.pair.infos))
 	return r, nil
 }
 

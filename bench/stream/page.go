@@ -36,11 +36,12 @@ func (r *results) writePage(name string) error {
 	page := struct {
 		Title, Head string
 		Heads       []string // of what was measured at another time
+		Settings    []string
 		Goals       []verdictRow
 		Plots       []plot
 		Sections    []section
 		Notes       []string
-	}{Title: "Streams, measured", Head: r.Head, Notes: append(slices.Clone(r.Notes), r.doubts()...)}
+	}{Title: "Streams, measured", Head: r.Head, Settings: r.Settings, Notes: append(slices.Clone(r.Notes), r.doubts()...)}
 	for _, o := range r.Outcomes {
 		if o.Head != r.Head && !slices.Contains(page.Heads, o.Head) {
 			page.Heads = append(page.Heads, o.Head)

@@ -63,7 +63,10 @@ func (p *process) call(q request) (reply, error) {
 }
 
 // pair is the two processes.
-type pair struct{ server, client *process }
+type pair struct {
+	server, client *process
+	infos          map[string]bool // what connections were like
+}
 
 func startPair(ctx context.Context) (pair, error) {
 	server, err := startWorker(ctx)
@@ -74,7 +77,7 @@ func startPair(ctx context.Context) (pair, error) {
 	if err != nil {
 		server.stop()
 	}
-	return pair{server, client}, err
+	return pair{server, client, map[string]bool{}}, err
 }
 
 func (p pair) stop() {
@@ -93,7 +96,10 @@ func (p pair) open(tr transport, t task) (addr string, err error) {
 		return r.Addr, nil
 	}
 	q.Op, q.Addr = "open", r.Addr
-	_, err = p.client.call(q)
+	opened, err := p.client.call(q)
+	if opened.Info != "" {
+		p.infos[opened.Info] = true
+	}
 	return r.Addr, err
 }
 

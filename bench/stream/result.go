@@ -57,7 +57,8 @@ type outcome struct {
 // results is all that a page or a document is made of.
 type results struct {
 	Head       string
-	Processors int // of the machine
+	Settings   []string // of rconn
+	Processors int      // of the machine
 	Notes      []string
 	Outcomes   []outcome
 }
@@ -134,6 +135,9 @@ func (r *results) keep(name string) error {
 		return err
 	}
 	r.merge(old)
+	if r.Settings == nil {
+		r.Settings = old.Settings
+	}
 	if text, err = json.Marshal(r); err != nil {
 		return err
 	}

@@ -271,7 +271,7 @@ func TestWorkers(t *testing.T) {
 			{Kind: idle, Conns: 3},
 		} {
 			t.Run(tr.Kind+" "+k.Kind, func(t *testing.T) {
-				p := pair{server: inProcess(t), client: inProcess(t)}
+				p := pair{inProcess(t), inProcess(t), map[string]bool{}}
 				addr, err := p.open(tr, k)
 				require.NoError(t, err)
 				times := 1
@@ -288,6 +288,7 @@ func TestWorkers(t *testing.T) {
 					require.Positive(t, s.Numbers[nValue])
 				}
 				require.NoError(t, p.close())
+				require.Equal(t, tr.Kind == onSoftware && k.Conns > 0 && k.Kind != requests, len(p.infos) == 1, "settings of rconn")
 			})
 		}
 	}

@@ -199,6 +199,9 @@ func some(names []string) string {
 // print writes everything for a terminal.
 func (r *results) print(w io.Writer) {
 	fmt.Fprintln(w, r.Head)
+	for _, line := range r.Settings {
+		fmt.Fprintln(w, line)
+	}
 	for _, g := range groups {
 		if t := r.table(g); t != nil {
 			fmt.Fprintf(w, "\n%s. %s\n", strings.ToUpper(g[:1])+g[1:], about[g])
@@ -220,7 +223,7 @@ func (r *results) print(w io.Writer) {
 // markdown is everything for a document.
 func (r *results) markdown() string {
 	var w strings.Builder
-	fmt.Fprintln(&w, r.Head)
+	fmt.Fprintln(&w, strings.Join(append([]string{r.Head}, r.Settings...), ".\n")+".")
 	if t := r.goalTable(); len(t) > 1 {
 		fmt.Fprintln(&w)
 		t.markdown(&w)

@@ -29,6 +29,7 @@ type request struct {
 type reply struct {
 	Err   string
 	Addr  string // where it listens
+	Info  string // what its connections are like
 	Took  time.Duration
 	Times []float64 // quantiles of the time of one operation, in µs
 	Usage usage
@@ -88,6 +89,7 @@ func (w *worker) do(q request) (r reply, err error) {
 		w.wg.Go(func() { w.serve(q.Task) })
 	case "open":
 		err = w.open(q)
+		r.Info = w.info()
 	case "run":
 		r.Took, r.Times, err = w.run(q)
 	case "usage":
@@ -122,6 +124,18 @@ func (w *worker) open(q request) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
+}
+
+// info tells the settings of rconn's connections, which the zero Config leaves to it.
+func (w *worker) info() string {
+	for _, c := range w.conns {
+		if c, ok := c.(*rconn.Conn); ok {
+			i := c.Info()
+			return fmt.Sprintf("rconn on %s (%v): rings of %s to send and %s to receive, %d credits",
+				i.Device, i.Transport, bytesText(i.SendBuffer), bytesText(i.RecvBuffer), i.Credits)
+		}
+	}
+	return ""
 }
 
 func (w *worker) add(c net.Conn) {
