@@ -25,7 +25,8 @@ import (
 // A program runs beside a test.
 type program struct {
 	cmd  *exec.Cmd
-	term sync.Once
+	end  syscall.Signal // what tells it to end
+	once sync.Once
 	mu   sync.Mutex
 	said bytes.Buffer
 }
@@ -42,9 +43,9 @@ func (p *program) String() string {
 	return p.said.String()
 }
 
-// run starts a program. At the end of the test, if not before, it gets SIGTERM, and has to end with status 0.
-func run(t *testing.T, cmd *exec.Cmd) *program {
-	p := &program{cmd: cmd}
+// run starts a program. At the end of the test, if not before, it gets the signal end, and has to end with status 0.
+func run(t *testing.T, cmd *exec.Cmd, end syscall.Signal) *program {
+	p := &program{cmd: cmd, end: end}
 	cmd.Stdout, cmd.Stderr = p, p
 	check(t, cmd.Start())
 	t.Cleanup(func() {
@@ -56,9 +57,9 @@ func run(t *testing.T, cmd *exec.Cmd) *program {
 	return p
 }
 
-// terminate sends SIGTERM, once: a second one is more than that for some.
+// terminate sends the signal, once: a second one is more than that for some.
 func (p *program) terminate(t *testing.T) {
-	p.term.Do(func() { check(t, p.cmd.Process.Signal(syscall.SIGTERM)) })
+	p.once.Do(func() { check(t, p.cmd.Process.Signal(p.end)) })
 }
 
 // says waits until the program has printed what.
@@ -95,7 +96,7 @@ func proxy(t *testing.T, l link, rule string) (p *program, addr string) {
 	check(t, err)
 	cmd := exec.Command(file, "-forward", rule, "-ring", strconv.Itoa(l.ring))
 	cmd.Env = append(os.Environ(), "RCONN_DEVICE="+device)
-	p = run(t, cmd)
+	p = run(t, cmd, syscall.SIGTERM)
 	p.says(t, "msg=listening")
 	return p, listening.FindStringSubmatch(p.String())[1]
 }

@@ -29,7 +29,8 @@ func TestRealRedis(t *testing.T) {
 		start: func(t *testing.T, l link) string {
 			dir := t.TempDir()
 			socket := filepath.Join(dir, "redis")
-			run(t, exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir)).says(t, "ready to accept connections")
+			server := exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir)
+			run(t, server, syscall.SIGTERM).says(t, "ready to accept connections")
 			return front(t, l, socket)
 		},
 		use: func(t *testing.T, n *network) { useRedis(t, n, 10_000) },
@@ -60,7 +61,8 @@ func TestRealPostgres(t *testing.T) {
 			}
 			cmd := exec.Command(bin+"/postgres", "-D", dir+"/db", "-c", "listen_addresses=", "-c", "unix_socket_directories="+dir, "-c", "fsync=off")
 			cmd.SysProcAttr, cmd.Dir = attr, dir
-			run(t, cmd).says(t, "ready to accept connections")
+			// On SIGTERM it would wait for its clients.
+			run(t, cmd, syscall.SIGINT).says(t, "ready to accept connections")
 			return front(t, l, dir+"/.s.PGSQL.5432")
 		},
 		use: usePostgres,
