@@ -55,8 +55,8 @@ func (c *Conn) write(bufs [][]byte) (n int64, err error) {
 		n += int64(copied)
 		c.copying = len(buf) > 0
 		switch {
-		case !c.copying && c.stream.Unposted() == 0:
-			return n, nil // even if the connection ended meanwhile: the peer may have it all
+		case !c.copying && c.stream.Unposted() == 0 && c.err == nil:
+			return n, nil // even if the peer ended meanwhile: it may have it all
 		case copied > 0:
 		default:
 			c.stats.WriteStalls++
