@@ -31,8 +31,8 @@ benchmarks() {
 
 guests() {
 	RUN=Compat testbed/vm test >build/compat-guests.log || status=$?
-	sed -n 's/^ *\(B: \)\?matrix\t//p' build/compat-guests.log >>"$MATRIX"
-	grep -v $'^ *\(B: \)\?matrix\t' build/compat-guests.log
+	sed -n 's/^ .*matrix\t//p' build/compat-guests.log >>"$MATRIX"
+	grep -v $'^ .*matrix\t' build/compat-guests.log
 }
 
 # table prints the matrix, with those columns that have something.
