@@ -22,6 +22,8 @@ type bench struct {
 	gid    string                   // its index of the address
 	ports  int                      // used
 	starts map[string]time.Duration // see startCPU
+
+	failures []string
 }
 
 func newBench(ctx context.Context, o options) (*bench, error) {
@@ -62,7 +64,10 @@ func (b *bench) measure(plan []job) (*results, error) {
 				if c.all != nil {
 					all, err := c.all(b)
 					if err != nil {
-						return nil, fmt.Errorf("%s, %s: %w", j.name, c.name, err)
+						if err := b.failed(j, c, err); err != nil {
+							return nil, err
+						}
+						continue
 					}
 					*got = all
 					b.tell(j, c, all[len(all)-1], begin)
@@ -75,7 +80,10 @@ func (b *bench) measure(plan []job) (*results, error) {
 				}
 				s, err := c.run(b, n)
 				if err != nil {
-					return nil, fmt.Errorf("%s, %s: %w", j.name, c.name, err)
+					if err := b.failed(j, c, err); err != nil {
+						return nil, err
+					}
+					continue
 				}
 				b.tell(j, c, s, begin)
 				counts[key] = scaled(n, s.Took, b.length)
@@ -86,8 +94,24 @@ func (b *bench) measure(plan []job) (*results, error) {
 		}
 		fmt.Fprintf(os.Stderr, "round %d of %d: %.0f s\n", round, b.rounds, time.Since(start).Seconds())
 	}
+	r.Notes = append(r.Notes, b.failures...)
 	r.Settings = slices.Sorted(maps.Keys(b.pair.infos))
 	return r, nil
+}
+
+// failed goes on after a failure, with new processes: what the others did is worth having. The run ends with an error all the same.
+func (b *bench) failed(j job, c contender, err error) error {
+	if b.ctx.Err() != nil {
+		return b.ctx.Err()
+	}
+	what := fmt.Sprintf("FAILED: %s, %s: %v", j.name, c.name, err)
+	fmt.Fprintln(os.Stderr, what)
+	b.failures = append(b.failures, what)
+	b.pair.kill()
+	infos := b.pair.infos
+	b.pair, err = startPair(b.ctx)
+	maps.Copy(b.pair.infos, infos)
+	return err
 }
 
 // tell follows the measurements, for those who wait or wonder.

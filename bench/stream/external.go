@@ -113,7 +113,7 @@ func perfRow(out string) ([]float64, error) {
 		for line := range strings.Lines(rest) {
 			var row []float64
 			for _, field := range strings.Fields(line) {
-				x, err := strconv.ParseFloat(field, 64)
+				x, err := strconv.ParseFloat(strings.TrimPrefix(field, "-"), 64) // a deviation can be -nan
 				if err != nil {
 					break
 				}

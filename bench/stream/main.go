@@ -105,7 +105,12 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	if o.doc != "" {
-		return r.intoFile(o.doc, o.section)
+		if err := r.intoFile(o.doc, o.section); err != nil {
+			return err
+		}
+	}
+	if n := len(b.failures); n > 0 {
+		return fmt.Errorf("%d measurements failed, see the warnings", n)
 	}
 	return nil
 }

@@ -76,8 +76,16 @@ func startPair(ctx context.Context) (pair, error) {
 	client, err := startWorker(ctx)
 	if err != nil {
 		server.stop()
+		return pair{}, err
 	}
-	return pair{server, client, map[string]bool{}}, err
+	return pair{server, client, map[string]bool{}}, nil
+}
+
+// kill ends both, whatever they do.
+func (p pair) kill() {
+	p.client.kill()
+	p.server.kill()
+	p.stop()
 }
 
 func (p pair) stop() {

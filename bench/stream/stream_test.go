@@ -60,6 +60,10 @@ func TestParsersOfPrograms(t *testing.T) {
 		" 65536      1000             58.96              55.85  		   0.000894\n---\n")
 	require.NoError(t, err)
 	require.Equal(t, []float64{65536, 1000, 58.96, 55.85, 0.000894}, row)
+	row, err = perfRow(" #bytes #iterations    t_min[usec]\n 64      2000          73.61          1068.02      117.27   \t       127.09      \t-nan   \t\t251.44  \t\t841.25 \n")
+	require.NoError(t, err)
+	require.Len(t, row, 9)
+	require.Equal(t, 127.09, row[5])
 	_, err = perfRow(" #bytes #iterations\nCouldn't connect to 10.9.0.1:18515\n")
 	require.Error(t, err)
 
