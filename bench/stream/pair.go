@@ -175,12 +175,13 @@ func (p pair) measure(tr transport, addr string, t task) (sample, error) {
 		return sample{}, err
 	}
 	var cpu time.Duration
-	var mallocs, parks uint64
+	var mallocs, parks, posted uint64
 	for i := range after {
 		cpu += after[i].CPU - before[i].CPUAfter
 		mallocs += after[i].Mallocs - before[i].Mallocs
 		mallocs -= min(mallocs, before[i].Mallocs-first[i].Mallocs) // what asking for the usage allocates
 		parks += after[i].Parks - before[i].Parks
+		posted += after[i].Messages - before[i].Messages
 	}
 	s := t.sample(r.Took, cpu)
 	s.Times = r.Times
@@ -188,6 +189,7 @@ func (p pair) measure(tr transport, addr string, t task) (sample, error) {
 	s.Numbers[nAllocs] = float64(mallocs) / messages
 	if (tr.Kind == onDevice || tr.Kind == onSoftware) && t.Kind != connects && t.Kind != requests {
 		s.Numbers[nParks] = float64(parks) / messages
+		s.Numbers[nPosted] = float64(posted) / messages
 	}
 	if len(r.Times) > 0 {
 		s.Numbers[nMedian], s.Numbers[nP99] = r.Times[len(r.Times)/2], r.Times[len(r.Times)*99/100]

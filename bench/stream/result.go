@@ -20,6 +20,7 @@ const (
 	nCPUByte  = "cpu/byte" // ns of both processes
 	nBusy     = "busy"     // processors that both processes kept busy
 	nParks    = "parks"    // of both processes, per message
+	nPosted   = "posted"   // RDMA messages with data, per message
 	nAllocs   = "allocs"   // of both processes, per message
 	nThreads  = "threads"  // of the process with more
 	nFDs      = "fds"      // per connection and side

@@ -85,7 +85,7 @@ var columns = []column{
 	to(cRstream), to(cWriteBW), to(cWriteLat), to(cRsocket), to(cTCP),
 	number("median µs", nMedian), number("p99 µs", nP99),
 	number("CPU ns/B", nCPUByte), number("CPU µs/msg", nCPUMsg), number("CPUs busy", nBusy),
-	number("parks/msg", nParks), number("allocs/msg", nAllocs),
+	number("parks/msg", nParks), number("RDMA/msg", nPosted), number("allocs/msg", nAllocs),
 	number("threads", nThreads), number("fds", nFDs), number("pinned KiB", nPinned), number("resident KiB", nResident),
 	number("kernel KiB", nKernel), number("opened/s", nOpened),
 }
