@@ -27,11 +27,11 @@ func spread(numbers []float64) float64 {
 
 // ratio compares two contenders.
 type ratio struct {
-	value     float64 // of the medians
-	low, high float64 // the quartiles of the ratios of single rounds
+	value     float64 // the median of the ratios of single rounds
+	low, high float64 // their quartiles
 }
 
-// ratioOf divides a by b, which were measured in the same rounds.
+// ratioOf divides a by b, which were measured in the same rounds: what slowed down a round slowed down both.
 func ratioOf(a, b []float64) ratio {
 	n := min(len(a), len(b))
 	if n == 0 {
@@ -41,5 +41,5 @@ func ratioOf(a, b []float64) ratio {
 	for i := range each {
 		each[i] = a[i] / b[i]
 	}
-	return ratio{median(a) / median(b), quantile(each, 0.25), quantile(each, 0.75)}
+	return ratio{median(each), quantile(each, 0.25), quantile(each, 0.75)}
 }

@@ -26,10 +26,12 @@ func TestQuantile(t *testing.T) {
 	require.Equal(t, 7.0, median([]float64{7}))
 }
 
-// The quartiles are of the ratios of single rounds: what slows both contenders of a round does not count.
+// Ratios are those of single rounds: what slows both contenders of a round does not count.
 func TestRatioPairsRounds(t *testing.T) {
 	r := ratioOf([]float64{10, 100, 1000}, []float64{20, 200, 2000})
 	require.Equal(t, ratio{0.5, 0.5, 0.5}, r)
+	r = ratioOf([]float64{1, 2, 30}, []float64{10, 2, 3})
+	require.Equal(t, 1.0, r.value, "0.1, 1, 10")
 	require.True(t, math.IsNaN(ratioOf(nil, []float64{1}).value))
 }
 
