@@ -45,7 +45,7 @@
 //	read_calls_total                              calls of Read that returned bytes
 //	write_stalls_total                            times a Write waited for credits, space at the peer, or the device
 //	completions_total                             work completions taken
-//	waits_total, spin_hits_total                  times a call waited for completions; of these, how often spinning was enough
+//	waits_total, parks_total                      times a call waited for completions, and times it slept for that
 //	keepalive_probes_total                        keepalive probes sent
 //
 // # Cardinality
