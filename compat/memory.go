@@ -75,6 +75,9 @@ func (m *memory) note(a attempt, err error, most time.Duration) {
 		m.notes[a] = note{until: now.Add(most)}
 		return
 	}
+	if now.Before(last.until) {
+		return // this one began before it was known: several dials at once are not several in a row
+	}
 	doubt := min(max(doubtful, 2*last.doubt), most)
 	m.notes[a] = note{now.Add(doubt), doubt}
 }

@@ -173,6 +173,15 @@ func TestDoubt(t *testing.T) {
 		require.Equal(t, time.Minute, lasts(verbs.ErrNoDevice, time.Minute))
 		require.Equal(t, 5*time.Second, lasts(nil, time.Minute))
 		require.Equal(t, time.Second, lasts(nil, time.Second))
+
+		// Dials at the same time are no row: a pool that opens ten connections at once has tried once.
+		m.forget(a)
+		for range 9 {
+			m.note(a, nil, time.Minute)
+		}
+		require.Equal(t, 5*time.Second, lasts(nil, time.Minute))
+		m.note(a, verbs.ErrNoDevice, time.Minute)
+		require.Equal(t, time.Minute, lasts(nil, time.Minute)) // the answer stands
 	})
 	addr := netip.MustParseAddrPort("10.0.0.1:80")
 	for _, c := range []struct {
