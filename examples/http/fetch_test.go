@@ -234,3 +234,22 @@ func TestDiskErrors(t *testing.T) {
 	require.ErrorAs(t, p.discard(), new(*permanent))
 	require.ErrorIs(t, p.finish(), os.ErrClosed)
 }
+
+// A whole that cannot have its name, as when another program has the old file open on Windows, is there for the next run.
+func TestNameIsTaken(t *testing.T) {
+	target := filepath.Join(t.TempDir(), "a")
+	p, err := openPart("http://h/a", target)
+	require.NoError(t, err)
+	p.Validator, p.Total = `"a"`, 3
+	require.NoError(t, p.writeNote())
+	_, err = p.Write([]byte("abc"))
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(target, 0o777))
+	require.Error(t, p.finish())
+	p.close()
+	require.NoError(t, os.Remove(target))
+	p, err = openPart("http://h/a", target)
+	require.NoError(t, err)
+	defer p.close()
+	require.EqualValues(t, 2, p.size, "all but the byte that has to be asked for")
+}

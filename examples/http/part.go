@@ -104,11 +104,15 @@ func (p *part) begin(resp *http.Response) error {
 		return err
 	}
 	p.Validator, p.Total = validator(resp.Header), resp.ContentLength
+	return permanently(p.writeNote()) // the part is empty now: the note is never of other bytes than these
+}
+
+func (p *part) writeNote() error {
 	text, err := json.Marshal(p.note)
 	if err == nil {
-		err = os.WriteFile(p.target+noteSuffix, text, 0o666) // the part is empty now: the note is never of other bytes than these
+		err = os.WriteFile(p.target+noteSuffix, text, 0o666)
 	}
-	return permanently(err)
+	return err
 }
 
 // discard forgets all bytes. Its error is errDiscarded, or why that cannot be.
@@ -159,7 +163,9 @@ func (p *part) finish() error {
 		err = os.Remove(p.target + noteSuffix)
 	}
 	if err == nil {
-		err = os.Rename(p.target+partSuffix, p.target)
+		if err = os.Rename(p.target+partSuffix, p.target); err != nil {
+			err = errors.Join(err, p.writeNote()) // the next run need not fetch it all again
+		}
 	}
 	p.finished = err == nil
 	return err
