@@ -37,11 +37,13 @@ func (c *Conn) Close() error {
 	c.kick()
 
 	// The calls that are in progress see closed and leave; later ones come no further, and are not held up.
-	c.rd.op.Lock()
-	c.wr.op.Lock()
+	for _, s := range []*side{&c.rd, &c.wr, &c.rest} {
+		s.op.Lock()
+	}
 	c.mu.Lock()
-	c.wr.op.Unlock()
-	c.rd.op.Unlock()
+	for _, s := range []*side{&c.rd, &c.wr, &c.rest} {
+		s.op.Unlock()
+	}
 	if c.cfg.Linger > 0 {
 		c.linger()
 	}

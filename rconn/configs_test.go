@@ -87,6 +87,7 @@ func TestSmallestSendQueue(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork(t, fc, Config{SendQueue: ring.MinSendQueue, Credits: 2 * writes, KeepAlive: -1})
 			d, a := n.pair(t)
+			require.NoError(t, d.SetNoDelay(true))
 			time.Sleep(time.Second)
 			n.a.Device(0).Pause()
 			wrote := 0

@@ -25,15 +25,20 @@ type Conn struct {
 	mu              sync.Mutex // guards all below and the sides' state; never held while sleeping
 	stream          *ring.Stream
 	rd, wr, closing side
-	sides           [3]*side // those three
+	rest            side     // the goroutine that posts what Write has left
+	sides           [4]*side // those four
 	leader          *side    // the side whose call waits on the completion channel
 	spin            spinner
+	burst           burst
+	flush           func() // flushRest, made once: starting it allocates nothing
 	stats           Stats
 	keepalive       keepalive
 	err             error // why the connection broke
 	closed          bool  // Close was called
 	shutdown        bool  // CloseWrite was called
 	deaf            bool  // CloseRead was called
+	writing         bool  // a Write is in progress
+	flushing        bool  // flushRest runs, or is about to
 	copying         bool  // the Write in progress has bytes left to copy
 	hungUp          bool  // we answered the peer's disconnect
 	gated           bool  // nothing may be sent yet
@@ -49,10 +54,12 @@ func newConn(network string, ep *endpoint) *Conn {
 		cfg: cfg, network: network, ep: ep, stream: ep.stream, spin: spinner{limit: cfg.Spin},
 		laddr: net.TCPAddrFromAddrPort(ep.id.LocalAddr()), raddr: net.TCPAddrFromAddrPort(ep.id.RemoteAddr()),
 	}
-	c.sides = [...]*side{&c.rd, &c.wr, &c.closing}
+	c.sides = [...]*side{&c.rd, &c.wr, &c.closing, &c.rest}
+	c.flush = c.flushRest
 	c.rd.init(func() bool { return len(c.stream.ReadSpan()) > 0 || c.deaf || c.readError() != nil }, c.kick)
 	c.wr.init(func() bool { return c.writable() || c.writeError() != nil }, c.kick)
 	c.closing.init(c.drained, c.kick)
+	c.rest.init(func() bool { return c.stream.Unposted() == 0 }, c.kick)
 	ep.id.Notify(c.event)
 	cfg.announce(c.Device())
 	cfg.Logger.Debug("rdma connection", "local", c.laddr, "remote", c.raddr, "device", c.Device().Name(),
@@ -100,6 +107,7 @@ func (c *Conn) read(p []byte) (int, error) {
 		}
 		if n := c.take(p); n > 0 {
 			c.stats.Reads++
+			c.burst.writes = 0 // what is written next may be an answer
 			return n, nil
 		}
 		if err := c.readError(); err != nil {
@@ -160,6 +168,7 @@ func (c *Conn) CloseWrite() error {
 	}
 	c.stream.Shutdown()
 	c.post()
+	c.attend()
 	return nil
 }
 

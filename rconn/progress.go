@@ -62,9 +62,10 @@ func (c *Conn) lead(s *side) {
 	for _, o := range c.sides {
 		if o.waiting {
 			o.rouse()
-			break
+			return
 		}
 	}
+	c.attend()
 }
 
 // kick makes all calls look at the state again. It needs no lock, so that events and timers may call it.

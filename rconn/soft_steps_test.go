@@ -57,6 +57,7 @@ func TestSoftwarePostError(t *testing.T) {
 			n := newSoftware(t, rdma.SoftwareConfig{}, Config{Linger: -1})
 			m := n.meddle()[0]
 			d, a := n.pair(t)
+			require.NoError(t, d.SetNoDelay(true))
 			read := make(chan error, 1)
 			go func() {
 				_, err := d.Read(make([]byte, 1))

@@ -39,6 +39,12 @@ func (c *Conn) write(bufs [][]byte) (n int64, err error) {
 	defer c.wr.op.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.writing = true
+	defer func() {
+		c.writing = false
+		c.attend()
+	}()
+	c.pace(bufs)
 	var buf []byte // what is left of the buffer being copied
 	if c.gone.Load() != nil || c.stream.EOF() {
 		c.progress() // a writer that finds room would not learn of the end, and behind the peer's nobody reads
@@ -48,14 +54,14 @@ func (c *Conn) write(bufs [][]byte) (n int64, err error) {
 			err = c.writeError()
 		}
 		if err != nil {
-			return n - int64(c.stream.Withdraw()), err
+			return n - int64(c.stream.Withdraw(int(n))), err
 		}
 		copied := 0
 		copied, buf, bufs = c.put(buf, bufs)
 		n += int64(copied)
 		c.copying = len(buf) > 0
 		switch {
-		case !c.copying && c.stream.Unposted() == 0 && c.err == nil:
+		case !c.copying && c.writable() && c.err == nil:
 			return n, nil // even if the peer ended meanwhile: it may have it all
 		case copied > 0:
 		default:
@@ -98,9 +104,9 @@ func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
 	return n, buf, bufs
 }
 
-// writable tells whether the Write in progress can go on: all that it copied is posted, and there is room for what is left.
+// writable tells whether the Write in progress can go on: all that it copied is posted, or held, and there is room for what is left.
 func (c *Conn) writable() bool {
-	return c.stream.Unposted() == 0 && (!c.copying || len(c.stream.WriteSpan()) > 0)
+	return (c.stream.Unposted() == 0 || c.stream.Held()) && (!c.copying || len(c.stream.WriteSpan()) > 0)
 }
 
 // copyBuffers are for ReadFrom and WriteTo: larger messages than io.Copy makes.

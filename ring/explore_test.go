@@ -34,6 +34,13 @@ func newWorld(t testing.TB, variant Variant, size int) *world {
 // controlMessages is how many messages without credit can meet an end of the small connection before it posts receives again.
 var controlMessages = [...]int{Immediate: 2, Separate: 3}
 
+// batching has both ends hold bytes back while others are under way.
+func (w *world) batching(size int) *world {
+	w.a.Batch(size)
+	w.b.Batch(size)
+	return w
+}
+
 // clone copies the state, memory and all.
 func (w *world) clone() *world {
 	c := &world{w.a.clone(), w.b.clone()}
@@ -215,8 +222,10 @@ func TestExploreAllStates(t *testing.T) {
 		size = 4 // nothing here runs at the same time; make unit runs it whole, without the race detector
 	}
 	for name, w := range map[string]*world{
-		"immediate": newWorld(t, Immediate, size),
-		"separate":  newWorld(t, Separate, size-2), // twice the operations for each message
+		"immediate":          newWorld(t, Immediate, size),
+		"separate":           newWorld(t, Separate, size-2), // twice the operations for each message
+		"immediate, batches": newWorld(t, Immediate, size).batching(3),
+		"separate, batches":  newWorld(t, Separate, size-2).batching(3),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

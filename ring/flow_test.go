@@ -166,7 +166,7 @@ var failures = []func(*testing.T, *rand.Rand, *end){
 	// A Write that fails, at its deadline, takes back what was not posted.
 	func(t *testing.T, r *rand.Rand, e *end) {
 		if e.written < e.toWrite {
-			e.written -= e.Withdraw()
+			e.written -= e.Withdraw(1 << 30)
 		}
 	},
 	// A completion of something else.

@@ -10,6 +10,7 @@ import (
 type sender struct {
 	buf      []byte
 	maxWrite int
+	batch    int // bytes that need not wait for company; 0: none do
 
 	// Positions in the stream: acked ≤ posted ≤ written ≤ acked+len(buf).
 	acked, posted, written uint64
@@ -43,6 +44,12 @@ func (s *sender) writeSpan() []byte {
 	free := len(s.buf) - int(s.written-s.acked)
 	at := int(s.written % uint64(len(s.buf)))
 	return s.buf[at:min(at+free, len(s.buf))]
+}
+
+// held tells that the bytes not posted are few, and can wait for company until a completion.
+func (s *sender) held() bool {
+	n := int(s.written - s.posted)
+	return n > 0 && n < s.batch && s.queue.awaited()
 }
 
 func (s *sender) window() uint16 { return s.limit - s.seq }

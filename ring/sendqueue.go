@@ -26,8 +26,11 @@ func newSendQueue(depth, ringSize int) sendQueue {
 // room is the number of operations that fit.
 func (q *sendQueue) room() int { return len(q.inFlight) - int(q.posted-q.done) }
 
-// push counts an operation in and gives it its number. last marks one that nothing may follow.
-func (q *sendQueue) push(op *Op, pos uint64, control, last bool) {
+// awaited tells that operations are under way and that a completion will say when all of them are done.
+func (q *sendQueue) awaited() bool { return q.done < q.posted && q.ops == 0 }
+
+// push counts an operation in and gives it its number. signal asks for its completion in any case.
+func (q *sendQueue) push(op *Op, pos uint64, control, signal bool) {
 	op.Seq = q.posted
 	q.inFlight[q.posted%uint64(len(q.inFlight))] = entryInFlight{pos, control}
 	q.posted++
@@ -37,7 +40,7 @@ func (q *sendQueue) push(op *Op, pos uint64, control, last bool) {
 		q.controls++
 	}
 	// A quarter of anything may wait for a completion that nobody asked for, never more: the rest is enough to go on.
-	op.Signal = last || q.ops >= len(q.inFlight)/4 || q.controls >= controlReserve/2 || pos-q.from >= q.most
+	op.Signal = signal || q.ops >= len(q.inFlight)/4 || q.controls >= controlReserve/2 || pos-q.from >= q.most
 	if op.Signal {
 		q.ops, q.controls, q.from = 0, 0, pos
 	}

@@ -63,6 +63,13 @@ func pattern(name string, pos int) byte { return byte(pos*31+pos>>8) ^ name[0] }
 // actions are the things that may happen next at this end; each returns whether it changed anything.
 var actions = []func(*end, *rand.Rand) (bool, error){
 	(*end).doWrite, (*end).doRead, (*end).doPost, (*end).doRepost, (*end).doDeliver, (*end).doAck, (*end).doReceive,
+	(*end).doBatch,
+}
+
+// doBatch changes nothing by itself.
+func (e *end) doBatch(r *rand.Rand) (bool, error) {
+	e.Batch(max(0, r.IntN(2*e.size())-e.size()))
+	return false, nil
 }
 
 func (e *end) doWrite(r *rand.Rand) (bool, error) { return e.writeSome(1 + r.IntN(e.size())) }

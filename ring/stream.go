@@ -103,13 +103,20 @@ func (s *Stream) Drained() bool {
 	return s.peerDisconnect || ended && !s.hasHalf && s.send.queue.done > s.endSeq
 }
 
+// Batch has bytes wait for company while what was posted before them is under way: they leave when there are size of them, when that
+// has completed, or with the end. So many small writes become few messages. 0, as at first: all leaves at once.
+func (s *Stream) Batch(size int) { s.send.batch = size }
+
+// Held tells that bytes wait for company. Somebody must take the completions, and then call Next.
+func (s *Stream) Held() bool { return s.send.held() && !s.shutdown && !s.disconnect }
+
 // Unposted is the number of bytes written that Next has not given out.
 func (s *Stream) Unposted() int { return int(s.send.written - s.send.posted) }
 
-// Withdraw takes back the bytes that Next has not given out, and returns their number.
-func (s *Stream) Withdraw() int {
-	n := s.Unposted()
-	s.send.written = s.send.posted
+// Withdraw takes back of the last most bytes written those that Next has not given out, and returns their number.
+func (s *Stream) Withdraw(most int) int {
+	n := min(s.Unposted(), most)
+	s.send.written -= uint64(n)
 	return n
 }
 
@@ -222,7 +229,7 @@ func (s *Stream) Next(op *Op) bool {
 	if s.send.queue.control < controlReserve && s.nextUpdate(op) {
 		return true
 	}
-	if s.send.queue.room() >= need*(1+controlReserve) && s.send.nextData(op) {
+	if s.send.queue.room() >= need*(1+controlReserve) && !s.Held() && s.send.nextData(op) {
 		s.stats.DataSent++
 		s.emit(op, false)
 		return true
@@ -310,7 +317,7 @@ func (s *Stream) emit(op *Op, control bool) {
 			// The device may look at the target of an empty write: the table is always a good one.
 			op.Addr, op.RKey = s.peer.TableAddr, s.peer.TableRKey
 		}
-		s.send.queue.push(op, s.send.posted, control, op.Msg.kind() == kindControl)
+		s.send.queue.push(op, s.send.posted, control, s.wantsSignal(op.Msg))
 	case op.Len == 0:
 		s.half, s.halfCtl = op.Msg, control
 		s.nextHalf(op)
@@ -326,8 +333,12 @@ func (s *Stream) nextHalf(op *Op) {
 	s.hasHalf = false
 	*op = Op{Kind: Send, Off: s.slot(), Len: MessageSize, Msg: s.half}
 	binary.LittleEndian.PutUint32(s.cfg.Send[op.Off:], uint32(s.half))
-	s.send.queue.push(op, s.send.posted, s.halfCtl, s.half.kind() == kindControl)
+	s.send.queue.push(op, s.send.posted, s.halfCtl, s.wantsSignal(s.half))
 }
+
+// wantsSignal tells whether the completion of a message is waited for: nothing may follow an end, and what is held waits for what is
+// under way.
+func (s *Stream) wantsSignal(m Message) bool { return m.kind() == kindControl || s.send.batch > 0 }
 
 // slot is the offset of the memory that the next operation may use beside the ring. It is free again when the operation has
 // completed, and so is its number modulo the depth of the queue.

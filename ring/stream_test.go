@@ -120,7 +120,7 @@ func TestWithdraw(t *testing.T) {
 	e.send.nsegs = 0 // no window
 	e.writeAll(t, "hello")
 	require.Equal(t, 5, e.Unposted())
-	require.Equal(t, 5, e.Withdraw())
+	require.Equal(t, 5, e.Withdraw(9))
 	require.Zero(t, e.Unposted())
 	require.Empty(t, e.drain())
 }

@@ -1,0 +1,80 @@
+package rconn
+
+import (
+	"net"
+	"time"
+)
+
+// Small writes that come close together travel together. The first of them leave at once, as a lone one does. Those that follow wait in
+// the send ring until what is under way has completed, or until there are enough for a message of their own: on most devices a
+// message costs more than its bytes. Whoever takes the completion posts them: a call that waits, or else a goroutine that lives until
+// they are posted.
+
+const (
+	// batchSize is a message that need not wait for company, in bytes.
+	batchSize = minPiece
+
+	// burstWrites is the number of small writes, each within burstGap of the one before and with nothing read between, that
+	// leave at once.
+	burstWrites = 4
+	burstGap    = time.Millisecond
+)
+
+// burst counts small writes in a row.
+type burst struct {
+	off    bool // SetNoDelay
+	writes int
+	last   time.Time // from the burstWrites-th on
+}
+
+// SetNoDelay has every Write leave at once, as a message of its own. Without it only the first few of many small writes in a row do; the
+// others may travel together while those before them are under way, which on most devices is many times faster.
+func (c *Conn) SetNoDelay(noDelay bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError(opSet, net.ErrClosed)
+	}
+	c.burst = burst{off: noDelay}
+	return nil
+}
+
+// pace decides whether the Write that begins may wait for company.
+func (c *Conn) pace(bufs [][]byte) {
+	size := 0
+	for _, b := range bufs {
+		size += len(b)
+	}
+	b := &c.burst
+	if b.off || size >= batchSize {
+		b.writes = 0
+	} else if b.writes++; b.writes >= burstWrites { // no clock for the others
+		now := time.Now()
+		if now.Sub(b.last) > burstGap {
+			b.writes = 1
+		}
+		b.last = now
+	}
+	if b.writes > burstWrites {
+		c.stream.Batch(min(batchSize, c.cfg.SendBuffer/4))
+	} else {
+		c.stream.Batch(0)
+	}
+}
+
+// attend starts the goroutine, where bytes are left and nobody waits who would post them.
+func (c *Conn) attend() {
+	if c.stream.Unposted() > 0 && !c.writing && c.leader == nil && !c.flushing && !c.over(&c.rest) {
+		c.flushing = true
+		go c.flush()
+	}
+}
+
+func (c *Conn) flushRest() {
+	c.rest.op.Lock()
+	defer c.rest.op.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wait(&c.rest)
+	c.flushing = false
+}
