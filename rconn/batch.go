@@ -64,7 +64,7 @@ func (c *Conn) pace(bufs [][]byte) {
 
 // attend starts the goroutine, where bytes are left and nobody waits who would post them.
 func (c *Conn) attend() {
-	if c.stream.Unposted() > 0 && !c.writing && c.leader == nil && !c.flushing && !c.over(&c.rest) {
+	if !c.rest.ready() && !c.writing && c.leader == nil && !c.flushing && !c.over(&c.rest) {
 		c.flushing = true
 		go c.flush()
 	}

@@ -30,7 +30,7 @@ type ConnStatus struct {
 	Heard         time.Time      // when something last came from the peer's device, as far as a call or keepalive has looked
 	CreditsLeft   int            // messages of Info.PeerCredits that may be sent now; the last few, 8 at most, are not for data
 	Unread        int            // bytes that arrived and wait for Read
-	Unsent        int            // bytes of a Write that wait for credits, space at the peer, or the device
+	Unsent        int            // bytes written that wait for company, credits, space at the peer, or the device
 }
 
 // ListenerStatus is an open listener. Opened, Open and Stats are of the connections that were made, whether Accept has returned them or not.

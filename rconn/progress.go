@@ -29,6 +29,20 @@ func (c *Conn) wait(s *side) {
 		s.disarm()
 		s.waiting = false
 	}
+	if c.leader == nil {
+		c.handOver()
+	}
+}
+
+// handOver has the next call lead. One that was roused to lead and need not must pass that on: others may sleep.
+func (c *Conn) handOver() {
+	for _, o := range c.sides {
+		if o.waiting {
+			o.rouse()
+			return
+		}
+	}
+	c.attend()
 }
 
 // over tells whether a call of s must give up although it is not ready.
@@ -36,7 +50,7 @@ func (c *Conn) over(s *side) bool {
 	return c.err != nil || s.expired() || c.closed && s != &c.closing
 }
 
-// lead waits for completions until s is ready or must give up, then hands over.
+// lead waits for completions until s is ready or must give up.
 func (c *Conn) lead(s *side) {
 	c.leader = s
 	s.arm()
@@ -59,13 +73,6 @@ func (c *Conn) lead(s *side) {
 	}
 	s.disarm()
 	c.leader = nil
-	for _, o := range c.sides {
-		if o.waiting {
-			o.rouse()
-			return
-		}
-	}
-	c.attend()
 }
 
 // kick makes all calls look at the state again. It needs no lock, so that events and timers may call it.

@@ -4,10 +4,13 @@ import (
 	"io"
 	"net"
 	"sync"
+
+	"github.com/rconn/rdma/ring"
 )
 
-// Write sends p. It returns when all of it is with the device, or with the number of bytes that are. A Write of nothing tells whether the
-// connection can be written to, as far as is known.
+// Write sends p. It returns when all of it is with the device or, as one of many small writes, waits to travel with others (see
+// SetNoDelay); else with the number of bytes that are. A Write of nothing tells whether the connection can be written to, as far as is
+// known.
 func (c *Conn) Write(p []byte) (int, error) {
 	one := [...][]byte{p}
 	n, err := c.write(one[:])
@@ -54,7 +57,7 @@ func (c *Conn) write(bufs [][]byte) (n int64, err error) {
 			err = c.writeError()
 		}
 		if err != nil {
-			return n - int64(c.stream.Withdraw(int(n))), err
+			return n - int64(c.stream.Withdraw(int(min(n, ring.MaxRing)))), err
 		}
 		copied := 0
 		copied, buf, bufs = c.put(buf, bufs)
