@@ -45,6 +45,15 @@ func TestReadAndWriteAllocateNothing(t *testing.T) {
 			zero("inline", ping(10))
 			zero("copied", ping(1000))
 			zero("around the ring", ping(30_000))
+			zero("many small ones", func() error {
+				for range 100 {
+					if _, err := d.Write(buf[:100]); err != nil {
+						return err
+					}
+				}
+				_, err := io.ReadFull(a, buf[:100*100])
+				return err
+			})
 			zero("WriteBuffers", func() error {
 				parts = [2][]byte{buf[:10], buf[10:2000]}
 				v := net.Buffers(parts[:])
