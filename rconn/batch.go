@@ -15,7 +15,7 @@ const (
 	batchSize = minPiece
 
 	// burstWrites is the number of small writes, each within burstGap of the one before and with nothing read between, that
-	// leave at once.
+	// leave at once; a few more after a pause, which only the last of them sees.
 	burstWrites = 4
 	burstGap    = time.Millisecond
 )

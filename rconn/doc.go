@@ -42,6 +42,7 @@
 //
 // # What Write and Close promise
 //
-// Write returns when the bytes are with the device. Close sends what was written and waits until the peer's device has it, at
-// most for Config.Linger. A process that exits without Close loses what is under way.
+// Write returns when the bytes are with the device; of many small writes in a row some wait for those before them, see
+// Conn.SetNoDelay. Close sends what was written and waits until the peer's device has it, at most for Config.Linger. A process that
+// exits without Close loses what is under way, or waits.
 package rconn
