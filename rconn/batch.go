@@ -28,7 +28,9 @@ type burst struct {
 }
 
 // SetNoDelay has every Write leave at once, as a message of its own. Without it only the first few of many small writes in a row do; the
-// others may travel together while those before them are under way, which on most devices is many times faster.
+// others may travel together while those before them are under way, which on most devices is several times faster. The last of them then
+// leave when a call of this connection waits, or else when the scheduler gives a goroutine its turn: on processors that are all busy
+// that may take some milliseconds.
 func (c *Conn) SetNoDelay(noDelay bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

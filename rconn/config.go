@@ -19,9 +19,12 @@ type Config struct {
 	Device string
 
 	// SendBuffer and RecvBuffer are the sizes in bytes of the rings that a connection registers: pinned memory. The
-	// receive ring bounds what a peer may have under way. 0: 512 KiB each; on a device that does not lock memory, where only what
-	// was used costs something, 1 MiB and 4 MiB. 2 bytes to 1 GiB; an odd RecvBuffer is rounded up.
+	// receive ring bounds what a peer may have under way. 0: 64 KiB and 128 KiB, and for a connection that carries bulk 1 MiB and 2 MiB
+	// besides, from then on; on a device that does not lock memory, where only what was used costs something, 1 MiB and 4 MiB. 2 bytes
+	// to 1 GiB; an odd RecvBuffer is rounded up.
 	SendBuffer, RecvBuffer int
+
+	growSend, growRecv int // sizes for a connection that carries bulk; 0: the rings stay as they are
 
 	// Credits is the number of messages that the peer may send ahead. Each costs a receive, with the device's memory
 	// for it. 0: 256. 1 to 65534, less where the device has less.
@@ -62,7 +65,10 @@ type Config struct {
 
 // The defaults.
 const (
-	defaultBuffer           = 512 << 10
+	defaultSend             = 64 << 10
+	defaultRecv             = 128 << 10
+	defaultBulkSend         = 1 << 20
+	defaultBulkRecv         = 2 << 20
 	defaultUnlockedSend     = 1 << 20
 	defaultUnlockedRecv     = 4 << 20
 	defaultCredits          = 256
@@ -127,9 +133,15 @@ func outOfBounds(field string, v any) error {
 
 // fit fills in the sizes that depend on the device, and lowers those of the queues to what it has.
 func (c Config) fit(a verbs.DeviceAttr) (Config, error) {
-	send, recv := defaultBuffer, defaultBuffer
+	send, recv := defaultSend, defaultRecv
 	if !a.Caps.LocksMemory {
 		send, recv = defaultUnlockedSend, defaultUnlockedRecv
+	}
+	if c.SendBuffer == 0 && a.Caps.LocksMemory {
+		c.growSend = defaultBulkSend
+	}
+	if c.RecvBuffer == 0 && a.Caps.LocksMemory {
+		c.growRecv = defaultBulkRecv
 	}
 	c.SendBuffer, c.RecvBuffer = orDefault(c.SendBuffer, send), orDefault(c.RecvBuffer, recv)
 	if a.MaxQPWR > 0 {

@@ -30,19 +30,21 @@ type Conn struct {
 	leader          *side    // the side whose call waits on the completion channel
 	spin            spinner
 	burst           burst
-	flush           func() // flushRest, made once: starting it allocates nothing
-	stats           Stats
-	keepalive       keepalive
-	err             error // why the connection broke
-	closed          bool  // Close was called
-	shutdown        bool  // CloseWrite was called
-	deaf            bool  // CloseRead was called
-	writing         bool  // a Write is in progress
-	flushing        bool  // flushRest runs, or is about to
-	copying         bool  // the Write in progress has bytes left to copy
-	hungUp          bool  // we answered the peer's disconnect
-	gated           bool  // nothing may be sent yet
-	released        bool  // the endpoint is gone
+
+	sendGrowth, recvGrowth growth
+	flush                  func() // flushRest, made once: starting it allocates nothing
+	stats                  Stats
+	keepalive              keepalive
+	err                    error // why the connection broke
+	closed                 bool  // Close was called
+	shutdown               bool  // CloseWrite was called
+	deaf                   bool  // CloseRead was called
+	writing                bool  // a Write is in progress
+	flushing               bool  // flushRest runs, or is about to
+	copying                bool  // the Write in progress has bytes left to copy
+	hungUp                 bool  // we answered the peer's disconnect
+	gated                  bool  // nothing may be sent yet
+	released               bool  // the endpoint is gone
 }
 
 var _ net.Conn = (*Conn)(nil)
@@ -54,6 +56,7 @@ func newConn(network string, ep *endpoint) *Conn {
 		cfg: cfg, network: network, ep: ep, stream: ep.stream, spin: spinner{limit: cfg.Spin},
 		laddr: net.TCPAddrFromAddrPort(ep.id.LocalAddr()), raddr: net.TCPAddrFromAddrPort(ep.id.RemoteAddr()),
 	}
+	c.sendGrowth.size, c.recvGrowth.size = cfg.growSend, cfg.growRecv
 	c.sides = [...]*side{&c.rd, &c.wr, &c.closing, &c.rest}
 	c.flush = c.flushRest
 	c.rd.init(func() bool { return len(c.stream.ReadSpan()) > 0 || c.deaf || c.readError() != nil }, c.kick)
@@ -134,6 +137,9 @@ func (c *Conn) take(p []byte) (n int) {
 		c.mu.Lock()
 		c.stream.Consume(k)
 		n += k
+		if len(span) >= c.cfg.RecvBuffer/2 && c.recvGrowth.due() {
+			c.growRecv() // the peer had filled a segment before anybody looked
+		}
 	}
 	if n > 0 {
 		c.post()

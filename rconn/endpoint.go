@@ -19,6 +19,8 @@ type endpoint struct {
 	qp      verbs.QP
 	send    verbs.MR // send ring and slots, read by the device only
 	recv    verbs.MR // table, receive ring, message slots: the peer writes here
+	bigSend verbs.MR // rings that grew, nil before
+	bigRecv verbs.MR
 
 	stream   *ring.Stream
 	variant  ring.Variant
@@ -190,12 +192,16 @@ func (e *endpoint) request(i int, op *ring.Op) {
 	if op.Signal {
 		wr.Flags = verbs.Signaled
 	}
+	mem := e.send
+	if op.Grown {
+		mem = e.bigSend
+	}
 	switch {
 	case op.Len == 0:
 	case op.Len <= e.inline:
-		wr.Inline = e.send.Bytes()[op.Off:][:op.Len]
+		wr.Inline = mem.Bytes()[op.Off:][:op.Len]
 	default:
-		e.sges[i] = verbs.SGE{Addr: e.send.Addr() + uint64(op.Off), Length: uint32(op.Len), LKey: e.send.LKey()}
+		e.sges[i] = verbs.SGE{Addr: mem.Addr() + uint64(op.Off), Length: uint32(op.Len), LKey: mem.LKey()}
 		wr.SGL = e.sges[i : i+1]
 	}
 }
@@ -252,11 +258,10 @@ func (e *endpoint) free() error {
 	if e.channel != nil {
 		errs = append(errs, e.channel.Close())
 	}
-	if e.recv != nil {
-		errs = append(errs, e.recv.Close())
-	}
-	if e.send != nil {
-		errs = append(errs, e.send.Close())
+	for _, mr := range []verbs.MR{e.bigRecv, e.bigSend, e.recv, e.send} {
+		if mr != nil {
+			errs = append(errs, mr.Close())
+		}
 	}
 	if e.pd != nil {
 		errs = append(errs, e.pd.Close())

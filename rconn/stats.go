@@ -61,6 +61,8 @@ type Info struct {
 // Info says what the connection runs on.
 func (c *Conn) Info() Info {
 	dev := c.ep.id.Device()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return Info{
 		Device: dev.Name(), Transport: dev.Attr().Transport, QPNum: c.ep.qp.Num(), SendBuffer: c.cfg.SendBuffer,
 		RecvBuffer: c.cfg.RecvBuffer, Credits: int(c.stream.Handshake().Credits), PeerCredits: c.stream.PeerCredits(),

@@ -81,12 +81,16 @@ const minPiece = 64 << 10
 // put copies bytes to the send ring, as many as there is room for, and posts them.
 func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
 	n := 0
-	piece := max(c.cfg.SendBuffer/2, minPiece)
 	for {
+		piece := max(c.cfg.SendBuffer/2, minPiece)
 		for len(buf) == 0 && len(bufs) > 0 {
 			buf, bufs = bufs[0], bufs[1:]
 		}
 		span := c.stream.WriteSpan()
+		if len(span) == 0 && len(buf) > 0 && c.sendGrowth.due() {
+			c.growSend()
+			span = c.stream.WriteSpan()
+		}
 		// Room may come as fast as it is filled: Close and deadlines must not wait for that.
 		if len(buf) == 0 || len(span) == 0 || c.callError(&c.wr) != nil {
 			break
@@ -124,10 +128,10 @@ func copyThrough(w io.Writer, r io.Reader, ring int) (int64, error) {
 
 // ReadFrom sends what r has until its end. It does not hold other Writes up while r has nothing.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
-	return copyThrough(struct{ io.Writer }{c}, r, c.cfg.SendBuffer)
+	return copyThrough(struct{ io.Writer }{c}, r, max(c.ep.cfg.SendBuffer, c.ep.cfg.growSend))
 }
 
 // WriteTo writes to w what the peer sends until its end.
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
-	return copyThrough(w, struct{ io.Reader }{c}, c.cfg.RecvBuffer)
+	return copyThrough(w, struct{ io.Reader }{c}, max(c.ep.cfg.RecvBuffer, c.ep.cfg.growRecv))
 }

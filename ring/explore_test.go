@@ -16,11 +16,14 @@ import (
 // device of the simulation look for must hold, and from each something must be possible until both ends are finished.
 
 // world is a state of the connection.
-type world struct{ a, b *end }
+type world struct {
+	a, b  *end
+	grows bool
+}
 
 func newWorld(t testing.TB, variant Variant, size int) *world {
 	cfg := Config{Variant: variant, Credits: 4, SendQueue: MinSendQueue}
-	w := &world{newEnd(t, "a", cfg, 8, 4), newEnd(t, "b", cfg, 8, 4)}
+	w := &world{a: newEnd(t, "a", cfg, 8, 4), b: newEnd(t, "b", cfg, 8, 4)}
 	connect(t, w.a, w.b)
 	for _, e := range []*end{w.a, w.b} {
 		e.toWrite = size
@@ -43,9 +46,28 @@ func (w *world) batching(size int) *world {
 
 // clone copies the state, memory and all.
 func (w *world) clone() *world {
-	c := &world{w.a.clone(), w.b.clone()}
+	c := &world{a: w.a.clone(), b: w.b.clone(), grows: w.grows}
 	c.a.peer, c.b.peer = c.b, c.a
 	return c
+}
+
+// growing lets each ring grow once, at any time, from segments of 2 bytes to ones of 3.
+func (w *world) growing() *world {
+	w.grows = true
+	return w
+}
+
+// move has a ring lie in other memory: a copy of the first, and of the grown one.
+func (r *ring) move(from, first, big []byte) {
+	for _, a := range []*area{&r.area, &r.old} {
+		switch {
+		case len(a.buf) == 0:
+		case &a.buf[0] == &from[0]:
+			a.buf = first[:len(a.buf):len(a.buf)]
+		default:
+			a.buf = big
+		}
+	}
 }
 
 func (e *end) clone() *end {
@@ -54,8 +76,10 @@ func (e *end) clone() *end {
 	c.cfg.Recv = append([]byte(nil), e.cfg.Recv...)
 	c.cfg.Table = append([]byte(nil), e.cfg.Table...)
 	s.cfg = c.cfg
-	s.send.buf = c.cfg.Send[:len(e.send.buf):len(e.send.buf)]
-	s.send.table, s.recv.buf = c.cfg.Table, c.cfg.Recv
+	c.bigSend, c.bigRecv = bytes.Clone(e.bigSend), bytes.Clone(e.bigRecv)
+	s.send.ring.move(e.cfg.Send, c.cfg.Send, c.bigSend)
+	s.recv.ring.move(e.cfg.Recv, c.cfg.Recv, c.bigRecv)
+	s.send.table = c.cfg.Table
 	s.send.queue.inFlight = append([]entryInFlight(nil), e.send.queue.inFlight...)
 	c.Stream = &s
 	c.posted = append([]Op(nil), e.posted...)
@@ -97,12 +121,13 @@ func (e *end) appendKey(k []byte) []byte {
 	}
 	num(q.done, q.posted, uint64(q.control), uint64(q.ops), uint64(q.controls), s.posted-q.from)
 	num(r.consumed, r.received, r.offered, uint64(r.seq), uint64(r.granted), uint64(r.owed), e.updates)
-	flag(e.hasHalf, e.shutdown, e.shutdownPosted, e.peerShutdown)
+	num(s.ring.base, r.ring.base, r.last)
+	flag(s.ring.grown, r.ring.grown, e.hasHalf, e.shutdown, e.shutdownPosted, e.peerShutdown)
 	num(uint64(e.half), uint64(e.receives), uint64(e.read), uint64(len(e.posted)), uint64(len(e.arrived)))
 	flag(len(e.acks) > 0)
 	for _, op := range e.posted {
 		num(uint64(op.Kind), op.Addr, uint64(op.Len), uint64(op.Off), uint64(op.Msg))
-		flag(op.Signal)
+		flag(op.Signal, op.Grown)
 	}
 	for _, a := range e.arrived {
 		num(uint64(a.m))
@@ -226,10 +251,17 @@ func TestExploreAllStates(t *testing.T) {
 		"separate":           newWorld(t, Separate, size-2), // twice the operations for each message
 		"immediate, batches": newWorld(t, Immediate, size).batching(3),
 		"separate, batches":  newWorld(t, Separate, size-2).batching(3),
+		"immediate, grows":   newWorld(t, Immediate, size/2).growing(),
+		"separate, grows":    newWorld(t, Separate, 2).growing(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n, err := explore(w, steps(), 5_000_000)
+			all := steps()
+			if w.grows {
+				all = append(all, step{"grow send", func(e *end) bool { return e.bigSend == nil }, func(e *end) (bool, error) { return e.then(e.growSend(9)) }},
+					step{"grow recv", func(e *end) bool { return e.bigRecv == nil }, func(e *end) (bool, error) { return e.then(e.growRecv(6)) }})
+			}
+			n, err := explore(w, all, 20_000_000)
 			require.NoError(t, err)
 			t.Logf("%d states", n)
 		})

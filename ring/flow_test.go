@@ -241,7 +241,7 @@ func TestCreditBeforeCompletion(t *testing.T) {
 							ok, err = action(e, nil)
 						} else if ok, err = e.doPost(nil); ok {
 							op := e.posted[len(e.posted)-1]
-							inFlight[e] = append(inFlight[e], request{op, bytes.Clone(e.cfg.Send[op.Off:][:op.Len])})
+							inFlight[e] = append(inFlight[e], request{op, bytes.Clone(e.sendMemory(&op)[op.Off:][:op.Len])})
 						}
 						require.NoError(t, err)
 						moved = moved || ok
@@ -263,7 +263,7 @@ func TestCreditBeforeCompletion(t *testing.T) {
 					seq := e.acks[0]
 					for len(inFlight[e]) > 0 && inFlight[e][0].Seq <= seq {
 						rq := inFlight[e][0]
-						require.Equal(t, rq.payload, e.cfg.Send[rq.Off:][:rq.Len], "memory of %v changed before its completion", rq.Op)
+						require.Equal(t, rq.payload, e.sendMemory(&rq.Op)[rq.Off:][:rq.Len], "memory of %v changed before its completion", rq.Op)
 						inFlight[e] = slices.Delete(inFlight[e], 0, 1)
 					}
 					_, err := e.doAck(nil)

@@ -184,7 +184,7 @@ func (h *hostile) post() {
 
 func (h *hostile) check() {
 	r := &h.recv
-	require.True(h.t, r.consumed <= r.received && r.received <= r.offered && r.offered <= r.consumed+uint64(len(r.buf)), "%+v", r)
+	require.True(h.t, r.consumed <= r.received && r.received <= r.offered && r.offered <= r.consumed+uint64(len(r.ring.buf)), "%+v", r)
 	require.LessOrEqual(h.t, r.granted-r.seq, r.credits, "more granted than there are credits")
 	require.LessOrEqual(h.t, int(r.granted-r.seq), h.receives, "more granted than is posted")
 	require.LessOrEqual(h.t, h.send.window(), h.send.credits)

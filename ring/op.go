@@ -21,8 +21,9 @@ type Op struct {
 	Seq    uint64
 	Signal bool
 
-	// Off and Len are the payload in the send memory, which stays as it is until the operation is done.
+	// Off and Len are the payload in the send memory, or in that of GrowSend, which stays as it is until the operation is done.
 	Off, Len int
+	Grown    bool
 
 	// Addr and RKey are where the payload goes. A write without payload names the peer's table.
 	Addr uint64

@@ -2,16 +2,14 @@ package ring
 
 // receiver is the receiving half of a stream: the receive ring, what the peer was granted, and the receives owed.
 //
-// The ring is given out in two segments, in turn, so that the k-th segment starts at stream position k×segment. A C peer
-// tells segments apart by nothing else: it fills each to the last byte.
+// The ring is given out in two segments, in turn. A C peer tells segments apart by nothing but their length: it fills each to the last
+// byte.
 type receiver struct {
-	buf     []byte
-	segment uint64 // bytes
-	addr    uint64
-	rkey    uint32
+	ring ring
 
-	// Positions in the stream: consumed ≤ received ≤ offered ≤ consumed+len(buf).
+	// Positions in the stream: consumed ≤ received ≤ offered. The last segment offered begins at last.
 	consumed, received, offered uint64
+	last                        uint64
 
 	seq     uint16 // data messages received
 	granted uint16 // sequence limit that the peer has
@@ -26,7 +24,7 @@ type receiver struct {
 
 func newReceiver(c *Config) receiver {
 	r := receiver{
-		buf: c.Recv, segment: uint64(len(c.Recv) / 2), addr: c.RecvAddr, rkey: c.RecvRKey,
+		ring:    ring{area: area{buf: c.Recv, addr: c.RecvAddr, rkey: c.RecvRKey}},
 		credits: uint16(c.Credits), granted: uint16(c.Credits),
 	}
 	r.offer() // segment 0 travels in the handshake
@@ -35,14 +33,16 @@ func newReceiver(c *Config) receiver {
 
 // readSpan is the contiguous part of the ring that holds received bytes.
 func (r *receiver) readSpan() []byte {
-	at := int(r.consumed % uint64(len(r.buf)))
-	return r.buf[at:min(at+int(r.received-r.consumed), len(r.buf))]
+	a, room := r.ring.of(r.consumed)
+	return a.buf[a.at(r.consumed):][:min(int(r.received-r.consumed), room)]
 }
 
 // data takes a message about n bytes written behind what was received.
 func (r *receiver) data(n uint32) error {
-	room := r.segment - r.received%r.segment
-	room = min(room, r.offered-r.received)
+	room := r.offered - r.received
+	if r.received < r.last {
+		room = r.last - r.received
+	}
 	switch {
 	case n == 0:
 		return protocolError("data message of 0 bytes")
@@ -61,14 +61,19 @@ func (r *receiver) data(n uint32) error {
 
 // offer gives the next segment to the peer.
 func (r *receiver) offer() Segment {
-	g := Segment{Addr: r.addr + r.offered%uint64(len(r.buf)), RKey: r.rkey, Len: uint32(r.segment)}
-	r.offered += r.segment
+	a := &r.ring.area
+	g := Segment{Addr: a.addr + uint64(a.at(r.offered)), RKey: a.rkey, Len: uint32(len(a.buf) / 2)}
+	r.last = r.offered
+	r.offered += uint64(g.Len)
 	return g
 }
 
-// canOffer tells whether the next segment has been read empty. It also means that the peer's table entry for it is free: the
-// segment that was there, two back, has been filled.
-func (r *receiver) canOffer() bool { return r.offered+r.segment-r.consumed <= uint64(len(r.buf)) }
+// canOffer tells whether the next segment has been read empty, and the peer's table entry for it is free: the segment that was there,
+// two back, has been filled.
+func (r *receiver) canOffer() bool {
+	size := uint64(len(r.ring.buf))
+	return r.received >= r.last && r.offered+size/2-max(r.consumed, r.ring.base) <= size
+}
 
 // grantDue tells whether the peer has used up so many messages that it is time for new credits.
 func (r *receiver) grantDue() bool {

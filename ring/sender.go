@@ -8,11 +8,11 @@ import (
 
 // sender is the sending half of a stream: the send ring, what the peer lets us write, and the send queue.
 type sender struct {
-	buf      []byte
+	ring     ring
 	maxWrite int
 	batch    int // bytes that need not wait for company; 0: none do
 
-	// Positions in the stream: acked ≤ posted ≤ written ≤ acked+len(buf).
+	// Positions in the stream: acked ≤ posted ≤ written.
 	acked, posted, written uint64
 
 	// segs are the segments to fill, the first one partly used. The peer may rewrite a table entry as soon as it has seen the
@@ -41,9 +41,10 @@ func (s *sender) start(h Handshake) {
 
 // writeSpan is the contiguous free part of the ring.
 func (s *sender) writeSpan() []byte {
-	free := len(s.buf) - int(s.written-s.acked)
-	at := int(s.written % uint64(len(s.buf)))
-	return s.buf[at:min(at+free, len(s.buf))]
+	a := &s.ring.area
+	at := a.at(s.written)
+	free := len(a.buf) - int(s.written-max(s.acked, a.base))
+	return a.buf[at:min(at+free, len(a.buf))]
 }
 
 // held tells that the bytes not posted are few, and can wait for company until a completion.
@@ -61,12 +62,12 @@ func (s *sender) nextData(op *Op) bool {
 		return false
 	}
 	seg := &s.segs[0]
-	at := int(s.posted % uint64(len(s.buf)))
-	n := min(queued, len(s.buf)-at, int(seg.Len), maxMessage)
+	a, room := s.ring.of(s.posted)
+	n := min(queued, room, int(seg.Len), maxMessage)
 	if s.maxWrite > 0 {
 		n = min(n, s.maxWrite)
 	}
-	op.Off, op.Len = at, n
+	op.Off, op.Len, op.Grown = a.at(s.posted), n, s.ring.grown && a == &s.ring.area
 	op.Addr, op.RKey = seg.Addr, seg.RKey
 	op.Msg = newMessage(kindData, uint32(n))
 

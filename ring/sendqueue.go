@@ -20,8 +20,13 @@ type entryInFlight struct {
 }
 
 func newSendQueue(depth, ringSize int) sendQueue {
-	return sendQueue{inFlight: make([]entryInFlight, depth), most: max(1, uint64(ringSize/4))}
+	q := sendQueue{inFlight: make([]entryInFlight, depth)}
+	q.grow(ringSize)
+	return q
 }
+
+// grow takes the size of the send ring.
+func (q *sendQueue) grow(ringSize int) { q.most = max(1, uint64(ringSize/4)) }
 
 // room is the number of operations that fit.
 func (q *sendQueue) room() int { return len(q.inFlight) - int(q.posted-q.done) }

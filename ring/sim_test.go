@@ -13,6 +13,8 @@ type end struct {
 	name     string
 	peer     *end
 	cfg      Config
+	bigSend  []byte // grown rings, nil before
+	bigRecv  []byte
 	posted   []Op // the wire towards the peer
 	arrived  []arrival
 	acks     []uint64 // signaled operations carried out, completion not yet seen
@@ -31,6 +33,7 @@ type arrival struct {
 const (
 	simTable = 0x1000_0000
 	simRing  = 0x2000_0000
+	simBig   = 0x3000_0000
 )
 
 func newEnd(t testing.TB, name string, cfg Config, sendRing, recvRing int) *end {
@@ -63,7 +66,7 @@ func pattern(name string, pos int) byte { return byte(pos*31+pos>>8) ^ name[0] }
 // actions are the things that may happen next at this end; each returns whether it changed anything.
 var actions = []func(*end, *rand.Rand) (bool, error){
 	(*end).doWrite, (*end).doRead, (*end).doPost, (*end).doRepost, (*end).doDeliver, (*end).doAck, (*end).doReceive,
-	(*end).doBatch,
+	(*end).doBatch, (*end).doGrow,
 }
 
 // doBatch changes nothing by itself.
@@ -114,7 +117,7 @@ func (e *end) doPost(*rand.Rand) (bool, error) {
 	if !e.Next(&op) {
 		return false, nil
 	}
-	if op.Off < 0 || op.Off+op.Len > len(e.cfg.Send) {
+	if op.Off < 0 || op.Off+op.Len > len(e.sendMemory(&op)) {
 		return false, fmt.Errorf("%v outside of the send memory", op)
 	}
 	e.posted = append(e.posted, op)
@@ -134,6 +137,43 @@ func (e *end) doRepost(r *rand.Rand) (bool, error) {
 	return true, nil
 }
 
+// sendMemory is where the payload of an operation lies.
+func (e *end) sendMemory(op *Op) []byte {
+	if op.Grown {
+		return e.bigSend
+	}
+	return e.cfg.Send
+}
+
+// doGrow replaces the rings by larger ones, at most once each.
+func (e *end) doGrow(r *rand.Rand) (bool, error) {
+	switch r.IntN(100) { // seldom, so that streams have some way behind them
+	case 0:
+		return e.growSend(1 + r.IntN(200))
+	case 1:
+		return e.growRecv(2 * (1 + r.IntN(100)))
+	}
+	return false, nil
+}
+
+func (e *end) growSend(size int) (bool, error) {
+	if e.bigSend != nil {
+		return false, nil
+	}
+	e.bigSend = make([]byte, size)
+	e.GrowSend(e.bigSend)
+	return true, nil
+}
+
+func (e *end) growRecv(size int) (bool, error) {
+	if e.bigRecv != nil {
+		return false, nil
+	}
+	e.bigRecv = make([]byte, size)
+	e.GrowRecv(e.bigRecv, simBig, 9)
+	return true, nil
+}
+
 // doDeliver carries out the oldest operation: the payload is read from the send memory only now.
 func (e *end) doDeliver(*rand.Rand) (bool, error) {
 	if len(e.posted) == 0 {
@@ -150,7 +190,7 @@ func (e *end) doDeliver(*rand.Rand) (bool, error) {
 		p.receives--
 	}
 	e.posted = e.posted[1:]
-	payload := e.cfg.Send[op.Off:][:op.Len]
+	payload := e.sendMemory(&op)[op.Off:][:op.Len]
 	switch op.Kind {
 	case WriteImm:
 		if err := p.place(op, payload); err != nil {
@@ -183,28 +223,39 @@ func (e *end) place(op Op, payload []byte) error {
 		}
 		copy(at, payload)
 	case e.cfg.RecvRKey:
-		off := op.Addr - simRing
-		if off+uint64(len(payload)) > uint64(len(e.cfg.Recv)) {
-			return fmt.Errorf("%v outside of the ring", op)
-		}
-		for i, b := range payload {
-			at := int(off) + i
-			if e.cfg.Recv[at] != 0 && e.unread(at) {
-				return fmt.Errorf("%v overwrites unread bytes", op)
-			}
-			e.cfg.Recv[at] = b
-		}
+		return e.fill(op, e.cfg.Recv, simRing, payload)
+	case 9:
+		return e.fill(op, e.bigRecv, simBig, payload)
 	default:
 		return fmt.Errorf("%v with unknown rkey %d", op, op.RKey)
 	}
 	return nil
 }
 
+// fill writes a payload to a receive ring.
+func (e *end) fill(op Op, ring []byte, addr uint64, payload []byte) error {
+	off := op.Addr - addr
+	if off+uint64(len(payload)) > uint64(len(ring)) {
+		return fmt.Errorf("%v outside of the ring", op)
+	}
+	for i, b := range payload {
+		at := int(off) + i
+		if ring[at] != 0 && e.unread(ring, at) {
+			return fmt.Errorf("%v overwrites unread bytes", op)
+		}
+		ring[at] = b
+	}
+	return nil
+}
+
 // unread tells whether a ring offset holds a byte that was announced and not consumed.
-func (e *end) unread(at int) bool {
-	size := len(e.cfg.Recv)
-	from := int(e.recv.consumed % uint64(size))
-	return (at-from+size)%size < int(e.recv.received-e.recv.consumed)
+func (e *end) unread(ring []byte, at int) bool {
+	for pos := e.recv.consumed; pos < e.recv.received; pos++ {
+		if a, _ := e.recv.ring.of(pos); a.at(pos) == at && &a.buf[0] == &ring[0] {
+			return true
+		}
+	}
+	return false
 }
 
 func (e *end) doAck(*rand.Rand) (bool, error) {
@@ -230,7 +281,7 @@ func (e *end) doReceive(*rand.Rand) (bool, error) {
 func (e *end) check() error {
 	r, p := &e.recv, &e.peer.recv
 	switch {
-	case r.consumed > r.received || r.received > r.offered || r.offered > r.consumed+uint64(len(r.buf)):
+	case r.consumed > r.received || r.received > r.offered || r.offered > r.consumed+uint64(len(r.ring.buf)+len(r.ring.old.buf)):
 		return fmt.Errorf("positions: consumed %d, received %d, offered %d", r.consumed, r.received, r.offered)
 	case r.granted-r.seq > r.credits:
 		return fmt.Errorf("%d credits granted of %d", r.granted-r.seq, r.credits)

@@ -34,7 +34,7 @@ func New(cfg Config) (*Stream, error) {
 	size := len(cfg.Send) - cfg.SendQueue*slotSize
 	s := &Stream{cfg: cfg, recv: newReceiver(&cfg)}
 	s.send = sender{
-		buf: cfg.Send[:size:size], maxWrite: cfg.MaxWrite, table: cfg.Table,
+		ring: ring{area: area{buf: cfg.Send[:size:size]}}, maxWrite: cfg.MaxWrite, table: cfg.Table,
 		queue: newSendQueue(cfg.SendQueue, size),
 	}
 	return s, nil
@@ -44,8 +44,22 @@ func New(cfg Config) (*Stream, error) {
 func (s *Stream) Handshake() Handshake {
 	return Handshake{
 		Credits: uint16(s.cfg.Credits), TableAddr: s.cfg.TableAddr, TableRKey: s.cfg.TableRKey, TableEntries: tableEntries,
-		Data: Segment{Addr: s.recv.addr, RKey: s.recv.rkey, Len: uint32(s.recv.segment)},
+		Data: Segment{Addr: s.cfg.RecvAddr, RKey: s.cfg.RecvRKey, Len: uint32(len(s.cfg.Recv) / 2)},
 	}
+}
+
+// GrowSend has what is written from now on lie in mem, a larger send ring. The first one stays in use: for the operations under way, and
+// for what is no stream data. Once.
+func (s *Stream) GrowSend(mem []byte) {
+	s.send.ring.grow(mem, 0, 0, s.send.written)
+	s.send.queue.grow(len(mem))
+}
+
+// GrowRecv has the segments from the next one on lie in mem, a larger receive ring, of an even number of bytes, which the peer knows
+// by addr and rkey. The peer fills those it
+// has: the first ring stays in use for them. Once.
+func (s *Stream) GrowRecv(mem []byte, addr uint64, rkey uint32) {
+	s.recv.ring.grow(mem, addr, rkey, s.recv.offered)
 }
 
 // Start takes the peer's handshake. Before it, Next has nothing to do.
@@ -117,6 +131,7 @@ func (s *Stream) Unposted() int { return int(s.send.written - s.send.posted) }
 func (s *Stream) Withdraw(most int) int {
 	n := min(s.Unposted(), most)
 	s.send.written -= uint64(n)
+	s.send.ring.base = min(s.send.ring.base, s.send.written) // nothing has left a ring that grew in the middle of what is taken back
 	return n
 }
 
@@ -211,6 +226,7 @@ func (s *Stream) Unread() int { return int(s.recv.received - s.recv.consumed) }
 
 // Next gives the next operation to post, in order; false when there is none now. An operation given must be posted.
 func (s *Stream) Next(op *Op) bool {
+	*op = Op{}
 	if s.peer.Credits == 0 || s.peerDisconnect {
 		return false
 	}
@@ -268,7 +284,6 @@ func (s *Stream) nextUpdate(op *Op) bool {
 		op.Off, op.Len = s.slot(), entrySize
 		s.putEntry(s.cfg.Send[op.Off:][:0], s.recv.offer())
 	case s.recv.grantDue():
-		op.Off, op.Len = 0, 0
 	default:
 		return false
 	}
@@ -292,7 +307,6 @@ func (s *Stream) nextEnd(op *Op) bool {
 	if s.send.posted != s.send.written {
 		return false
 	}
-	op.Off, op.Len = 0, 0
 	switch {
 	case s.disconnect:
 		s.disconnectPosted = true
@@ -344,5 +358,5 @@ func (s *Stream) wantsSignal(m Message) bool { return m.kind() == kindControl ||
 // completed, and so is its number modulo the depth of the queue.
 func (s *Stream) slot() int {
 	q := &s.send.queue
-	return len(s.send.buf) + int(q.posted%uint64(len(q.inFlight)))*slotSize
+	return len(s.cfg.Send) - s.cfg.SendQueue*slotSize + int(q.posted%uint64(len(q.inFlight)))*slotSize
 }

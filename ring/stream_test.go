@@ -247,3 +247,23 @@ func TestConfigBounds(t *testing.T) {
 		})
 	}
 }
+
+// A Write takes back what it wrote around the moment at which the ring grew. What is written then lies in the large ring.
+func TestWithdrawAroundGrowth(t *testing.T) {
+	e := started(t, Immediate)
+	e.drain()
+	nsegs := e.send.nsegs
+	e.send.nsegs = 0 // no window
+	e.writeAll(t, "hello")
+	_, err := e.growSend(64)
+	require.NoError(t, err)
+	e.writeAll(t, " world")
+	require.Equal(t, 8, e.Withdraw(8))
+	e.writeAll(t, "p and more")
+	e.send.nsegs = nsegs
+	sent := ""
+	for _, op := range e.drain() {
+		sent += string(e.sendMemory(&op)[op.Off:][:op.Len])
+	}
+	require.Equal(t, "help and more", sent)
+}
