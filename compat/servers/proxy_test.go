@@ -156,11 +156,15 @@ func giveAndTake(t *testing.T, addr string, size int, seed uint64, half func()) 
 	c := nc.(*net.TCPConn)
 	defer c.Close()
 	data := noise(seed, size)
-	var got []byte
+	// A byte of the server's shows that it has the connection: one on the way to it need not survive the end of a listener.
+	got := make([]byte, 1)
+	if _, err := io.ReadFull(c, got); err != nil {
+		return err
+	}
 	read := make(chan error, 1)
 	go func() {
-		var err error
-		got, err = io.ReadAll(c)
+		rest, err := io.ReadAll(c)
+		got = append(got, rest...)
 		read <- err
 	}()
 	_, err = c.Write(data[:size/2])
