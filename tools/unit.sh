@@ -22,6 +22,8 @@ if [[ " ${flags[*]} " == *" -race "* ]]; then
 	check "a million reads and writes, a thousand times 1 MiB and Close, ten thousand connections, 2 GiB in one Write" \
 		go test -count=1 -run 'RandomSizes|WriteAndClose|SimultaneousClose|HugeWrite' ./rconn
 fi
+check "benchmarks of the hot paths, which fail if they allocate" \
+	go test -count=1 -run '^$' -bench . -benchtime 100x ./internal/softiwarp ./rconn
 # compat/servers needs minutes to download and build: make compat checks it.
 for mod in $(git ls-files -co --exclude-standard -- '*/go.mod' ':!compat/servers/*'); do
 	dir=${mod%/go.mod}
