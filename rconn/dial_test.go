@@ -90,17 +90,11 @@ func TestEachStepFails(t *testing.T) {
 			}
 		}
 		within(t, func() {
-			go func() {
-				c, err := ln.Accept()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				c.Close()
-			}()
-			c, err := n.dialer().Dial("rdma", ln.Addr().String())
-			require.NoError(t, err)
-			require.NoError(t, c.Close())
+			d, a := n.connect(t, ln, ln.Addr().String())
+			closed := make(chan error)
+			go func() { closed <- a.Close() }()
+			require.NoError(t, d.Close())
+			require.NoError(t, <-closed)
 		})
 	})
 }
