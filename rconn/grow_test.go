@@ -102,7 +102,7 @@ func TestRingsStaySmall(t *testing.T) {
 // A connection that the peer leaves, that times out or is closed while its rings grow releases everything.
 func TestCloseWhileRingsGrow(t *testing.T) {
 	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
-		for round := range 50 {
+		for round := range 20 {
 			n := newNetwork(t, fc, Config{KeepAlive: -1, Linger: -1})
 			d, a := n.pair(t)
 			done := make(chan struct{}, 2)
@@ -119,7 +119,7 @@ func TestCloseWhileRingsGrow(t *testing.T) {
 				}
 				done <- struct{}{}
 			}()
-			for d.Stats().BytesSent < uint64(round)*(40<<10) {
+			for d.Stats().BytesSent < uint64(round)*(100<<10) {
 			}
 			within(t, func() {
 				if round%2 == 0 {

@@ -249,8 +249,8 @@ func TestExploreAllStates(t *testing.T) {
 	for name, w := range map[string]*world{
 		"immediate":          newWorld(t, Immediate, size),
 		"separate":           newWorld(t, Separate, size-2), // twice the operations for each message
-		"immediate, batches": newWorld(t, Immediate, size).batching(3),
-		"separate, batches":  newWorld(t, Separate, size-2).batching(3),
+		"immediate, batches": newWorld(t, Immediate, size-2).batching(3),
+		"separate, batches":  newWorld(t, Separate, max(2, size-4)).batching(3),
 		"immediate, grows":   newWorld(t, Immediate, size/2).growing(),
 		"separate, grows":    newWorld(t, Separate, 2).growing(),
 	} {

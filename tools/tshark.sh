@@ -17,12 +17,12 @@ exec 3<"$dir/out"
 read -r line <&3 # "listening on ADDRESS"
 port=${line##*:}
 
-# Its first output is the number of the first packet: from then on it captures.
+# The file is there before it captures; it says so when it does. On a busy machine that takes a while.
 tshark -q -i lo -B 64 -f "tcp port $port" -w "$dir/capture" -a duration:60 2>"$dir/log" &
 pids+=($!)
 tshark=$!
-for _ in $(seq 100); do
-	[[ -s $dir/capture ]] && break
+for _ in $(seq 300); do
+	[[ -s $dir/capture ]] && grep -q 'Capture started' "$dir/log" && break
 	sleep 0.1
 done
 build/echo -size 4MiB "127.0.0.1:$port"
