@@ -59,7 +59,8 @@ func transfer(t *testing.T, d, a *Conn, n, most int) {
 // Rings of the default size grow under bulk, at both ends and in both directions, and not a byte is lost on the way from one ring to the other.
 // Small messages do not make them grow.
 func TestRingsGrow(t *testing.T) {
-	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+	t.Run("ib", func(t *testing.T) {
+		var fc verbstest.Config
 		n := newNetwork(t, fc, Config{KeepAlive: -1})
 		d, a := n.pair(t)
 		buf := make([]byte, 8<<10)
@@ -86,7 +87,8 @@ func TestRingsGrow(t *testing.T) {
 
 // Where no memory is to be had the rings stay as they are, and the connection goes on. It does not try again.
 func TestRingsStaySmall(t *testing.T) {
-	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+	t.Run("ib", func(t *testing.T) {
+		var fc verbstest.Config
 		n := newNetwork(t, fc, Config{KeepAlive: -1, Linger: -1})
 		d, a := n.pair(t)
 		calls := n.a.Calls(verbstest.AllocMR)
@@ -101,7 +103,8 @@ func TestRingsStaySmall(t *testing.T) {
 
 // A connection that the peer leaves, that times out or is closed while its rings grow releases everything.
 func TestCloseWhileRingsGrow(t *testing.T) {
-	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+	t.Run("ib", func(t *testing.T) {
+		var fc verbstest.Config
 		for round := range 20 {
 			n := newNetwork(t, fc, Config{KeepAlive: -1, Linger: -1})
 			d, a := n.pair(t)

@@ -80,7 +80,8 @@ func TestRxeStreamMemlock(t *testing.T) {
 
 // memlockChild runs listener and dialer in a process that may lock memory for one end of one connection, and a bit.
 func memlockChild(t *testing.T) {
-	ln := listenStream(t, "0", rconn.Config{})
+	large := rconn.Config{SendBuffer: 512 << 10, RecvBuffer: 512 << 10}
+	ln := listenStream(t, "0", large)
 	small := streamDialer(rconn.Config{SendBuffer: 4096, RecvBuffer: 4096})
 	for range 2 {
 		first, err := small.Dial("rdma", ln.Addr().String())
@@ -95,7 +96,7 @@ func memlockChild(t *testing.T) {
 		if _, err := small.Dial("rdma", ln.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("the listener is out of memory, the peer gets %v", err)
 		}
-		_, err = streamDialer(rconn.Config{}).Dial("rdma", ln.Addr().String())
+		_, err = streamDialer(large).Dial("rdma", ln.Addr().String())
 		if !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "ulimit -l") {
 			t.Errorf("out of memory: %v", err)
 		}
