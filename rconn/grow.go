@@ -5,13 +5,8 @@ import "github.com/rconn/rdma/verbs"
 // Rings of the default size begin small, since most connections never need more and registered memory is locked. One that carries bulk
 // gets large ones, once, and keeps them: the peer may fill a segment at any time.
 
-const (
-	// growAfter is how often a ring must have been too small before it is replaced.
-	growAfter = 4
-
-	growAccessSend = verbs.AccessLocalWrite
-	growAccessRecv = verbs.AccessLocalWrite | verbs.AccessRemoteWrite
-)
+// growAfter is how often a ring must have been too small before it is replaced.
+const growAfter = 4
 
 // growth is what is known about one ring.
 type growth struct {
@@ -30,7 +25,7 @@ func (g *growth) due() bool {
 
 // growSend replaces the send ring. Only the Write in progress calls it: nobody else adds to the ring meanwhile.
 func (c *Conn) growSend() {
-	if mr := c.register(&c.sendGrowth, growAccessSend); mr != nil {
+	if mr := c.register(&c.sendGrowth, verbs.AccessLocalWrite); mr != nil {
 		c.ep.bigSend, c.cfg.SendBuffer = mr, len(mr.Bytes())
 		c.stream.GrowSend(mr.Bytes())
 	}
@@ -38,7 +33,7 @@ func (c *Conn) growSend() {
 
 // growRecv replaces the receive ring, from the next segment on that the peer gets.
 func (c *Conn) growRecv() {
-	if mr := c.register(&c.recvGrowth, growAccessRecv); mr != nil {
+	if mr := c.register(&c.recvGrowth, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); mr != nil {
 		c.ep.bigRecv, c.cfg.RecvBuffer = mr, len(mr.Bytes())
 		c.stream.GrowRecv(mr.Bytes(), mr.Addr(), mr.RKey())
 	}
