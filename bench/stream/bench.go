@@ -128,6 +128,8 @@ func (j job) first() int {
 		return 100
 	case gFan:
 		return max(2, 100/j.conns)
+	case gShare:
+		return 200
 	case gStream, gBoth, gMixed:
 		return min(1000, max(4, 2<<20/j.size))
 	}

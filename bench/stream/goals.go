@@ -32,6 +32,7 @@ var goals = []goal{
 	{"64 KiB, rconn to rstream, to rstream", "mixed 64KiB", "rconn, rstream", cRstream, nValue, 0.95, false, false},
 	{"1 MiB, rstream to rconn, to rstream", "mixed 1MiB", "rstream, rconn", cRstream, nValue, 0.95, false, false},
 	{"1 MiB, rconn to rstream, to rstream", "mixed 1MiB", "rconn, rstream", cRstream, nValue, 0.95, false, false},
+	{"8 busy connections: difference from an equal share", "share", cRconn, "", nUneven, 0.2, true, false},
 	{"connections per second, to C rsocket", "connects", cRconn, cRsocket, nValue, 1, false, false},
 	{"1000 idle: CPU of both processes, ms/s", "idle", cRconn, "", nValue, 20, true, false}, // which is what two idle Go processes may use in a guest
 	{"1000 idle: threads", "idle", cRconn, "", nThreads, 19, true, false},

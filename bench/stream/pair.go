@@ -191,6 +191,9 @@ func (p pair) measure(tr transport, addr string, t task) (sample, error) {
 		s.Numbers[nParks] = float64(parks) / messages
 		s.Numbers[nPosted] = float64(posted) / messages
 	}
+	if t.Kind == share {
+		s.Numbers[nUneven] = r.Uneven
+	}
 	if len(r.Times) > 0 {
 		s.Numbers[nMedian], s.Numbers[nP99] = r.Times[len(r.Times)/2], r.Times[len(r.Times)*99/100]
 	}

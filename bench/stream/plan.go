@@ -12,6 +12,7 @@ const (
 	gBoth      = "both ways"
 	gMixed     = "mixed pairs"
 	gFile      = "file"
+	gShare     = "share"
 	gFan       = "connections"
 	gConnects  = "connects"
 	gHTTP      = "http"
@@ -19,7 +20,7 @@ const (
 )
 
 // groups are in the order in which they are measured and shown.
-var groups = []string{gRoundTrip, gStream, gBoth, gMixed, gFile, gFan, gConnects, gHTTP, gIdle}
+var groups = []string{gRoundTrip, gStream, gBoth, gMixed, gFile, gShare, gFan, gConnects, gHTTP, gIdle}
 
 // about tells what a group's work is.
 var about = map[string]string{
@@ -28,6 +29,7 @@ var about = map[string]string{
 	gBoth:      "Writes of one size in both directions at once; the rate is the sum.",
 	gMixed:     "rstream and rconn, the connecting one first.",
 	gFile:      "A file of 16 MiB to a connection by io.Copy, the other end reads.",
+	gShare:     "Writes of 64 KiB one way on 8 connections at once; uneven is how far the one that differs most is from an equal share.",
 	gFan:       "64 bytes there and back on so many connections at once.",
 	gConnects:  "Connect, one byte, close, one after the other; cmtime connects 100 at once.",
 	gHTTP:      "Requests of net/http for 1 KiB on 8 connections.",
@@ -95,6 +97,8 @@ func planFor(o options) []job {
 		p.mixed(1 << 20)
 	}
 	p.file()
+	p.add(job{name: "share", group: gShare, unit: "MiB/s", size: 64 << 10, conns: 8},
+		p.rivals(), func(n int, j job) task { return task{Kind: share, Size: j.size, Count: max(n, 200), Conns: j.conns} })
 	for _, n := range []int{1, 10} {
 		p.add(job{name: fmt.Sprintf("connections %d", n), group: gFan, unit: "messages/s", size: 64, conns: n},
 			p.rivals(), func(n int, j job) task { return task{Kind: fan, Size: j.size, Iters: n, Conns: j.conns} })

@@ -28,6 +28,7 @@ const (
 	nResident = "resident" // KiB per connection and side
 	nKernel   = "kernel"   // KiB per connection and side, of the whole kernel
 	nOpened   = "opened"   // connections opened in a second
+	nUneven   = "uneven"   // largest difference of a connection from an equal share, as a part of it
 )
 
 // sample is what one round of a measurement gave.
@@ -72,7 +73,7 @@ func (t task) sample(took, cpu time.Duration) sample {
 	switch {
 	case t.Kind == transfer && t.Count == 1:
 		s.Numbers[nValue] = took.Seconds() * 1e6 / messages
-	case t.Kind == transfer || t.Kind == duplex || t.Kind == file:
+	case t.Kind == transfer || t.Kind == duplex || t.Kind == file || t.Kind == share:
 		s.Numbers[nValue] = bytes / took.Seconds() / (1 << 20)
 	default:
 		s.Numbers[nValue] = messages / took.Seconds()

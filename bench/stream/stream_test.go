@@ -206,6 +206,12 @@ func TestStatusNumbers(t *testing.T) {
 	require.Equal(t, []int{9, 516 << 10, 2048 << 10}, []int{threads, pinned, resident})
 }
 
+func TestUnevenness(t *testing.T) {
+	require.Zero(t, unevenness([]int{7, 7, 7}))
+	require.InDelta(t, 0.5, unevenness([]int{10, 15, 5}), 1e-9)
+	require.InDelta(t, 1, unevenness([]int{0, 2}), 1e-9)
+}
+
 func TestTicksAreRound(t *testing.T) {
 	require.Equal(t, []float64{0, 20, 40, 60, 80, 100}, axis{from: 0, to: 101}.ticks())
 	require.Equal(t, []float64{10, 20, 50, 100}, axis{from: 9, to: 110, log: true}.ticks())

@@ -87,7 +87,7 @@ var columns = []column{
 	number("CPU ns/B", nCPUByte), number("CPU µs/msg", nCPUMsg), number("CPUs busy", nBusy),
 	number("parks/msg", nParks), number("RDMA/msg", nPosted), number("allocs/msg", nAllocs),
 	number("threads", nThreads), number("fds", nFDs), number("pinned KiB", nPinned), number("resident KiB", nResident),
-	number("kernel KiB", nKernel), number("opened/s", nOpened),
+	number("kernel KiB", nKernel), number("opened/s", nOpened), number("uneven", nUneven),
 }
 
 // table shows a group of work.

@@ -15,6 +15,7 @@ import (
 const (
 	transfer = "transfer" // what rstream does: messages one way, then as many back; again and again
 	duplex   = "duplex"   // both directions at once
+	share    = "share"    // one way on many connections at once
 	fan      = "fan"      // small messages and their echoes on many connections
 	connects = "connects" // connect, one byte, close
 	requests = "requests" // of net/http
@@ -214,27 +215,29 @@ func (t task) take(c net.Conn) error {
 }
 
 // run is the part of the side that has connected.
-func (w *worker) run(q request) (took time.Duration, times []float64, err error) {
+func (w *worker) run(q request) (r reply, err error) {
 	t := q.Task
 	switch t.Kind {
 	case transfer:
 		var turns []time.Duration
-		took, turns, err = t.transfer(w.conns[0], true)
+		r.Took, turns, err = t.transfer(w.conns[0], true)
 		if t.Count == 1 {
-			times = quantiles(turns, 2)
+			r.Times = quantiles(turns, 2)
 		}
 	case duplex:
-		took, err = t.duplex(w.conns[0], true)
+		r.Took, err = t.duplex(w.conns[0], true)
 	case fan:
-		return w.fan(t)
+		r.Took, r.Times, err = w.fan(t)
 	case connects:
-		took, err = t.connects(q)
+		r.Took, err = t.connects(q)
 	case requests:
-		return t.requests(q)
+		r.Took, r.Times, err = t.requests(q)
 	case file:
-		took, err = t.send(w.conns[0])
+		r.Took, err = t.send(w.conns[0])
+	case share:
+		r.Took, r.Uneven, err = w.push(t)
 	}
-	return took, times, err
+	return r, err
 }
 
 // fan keeps all connections busy. The times are those of round trips.

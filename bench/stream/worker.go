@@ -32,6 +32,9 @@ type reply struct {
 	Info  string // what its connections are like
 	Took  time.Duration
 	Times []float64 // quantiles of the time of one operation, in µs
+
+	Uneven float64 // see push
+
 	Usage usage
 }
 
@@ -91,7 +94,7 @@ func (w *worker) do(q request) (r reply, err error) {
 		err = w.open(q)
 		r.Info = w.info()
 	case "run":
-		r.Took, r.Times, err = w.run(q)
+		r, err = w.run(q)
 	case "usage":
 		r.Usage = w.usage()
 	case "close":
