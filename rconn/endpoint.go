@@ -31,6 +31,8 @@ type endpoint struct {
 	reads    bool // READs were granted
 	accepted bool // this side answered the request
 
+	signalAll bool // a completion frees the memory of its own request only
+
 	// Scratch for batches, so that posting allocates nothing.
 	sends  [16]verbs.SendWR
 	sges   [16]verbs.SGE
@@ -70,7 +72,7 @@ func (e *endpoint) build(cfg Config) error {
 	if attr.Transport == verbs.TransportIWARP {
 		rc.Variant = ring.Separate
 	}
-	e.variant, e.receives, e.acked = rc.Variant, rc.Receives(), attr.Caps.WriteAcked
+	e.variant, e.receives, e.acked, e.signalAll = rc.Variant, rc.Receives(), attr.Caps.WriteAcked, !attr.Caps.FreesEarlier
 
 	if e.pd, err = dev.AllocPD(); err != nil {
 		return err
@@ -189,7 +191,7 @@ func (e *endpoint) request(i int, op *ring.Op) {
 	*wr = verbs.SendWR{
 		ID: op.Seq, Opcode: opcodes[op.Kind], RemoteAddr: op.Addr, RKey: op.RKey, Imm: uint32(op.Msg),
 	}
-	if op.Signal {
+	if op.Signal || e.signalAll {
 		wr.Flags = verbs.Signaled
 	}
 	mem := e.send

@@ -125,9 +125,13 @@ type Capabilities struct {
 	RNR bool
 
 	// WriteAcked says whether the completion of a WRITE means that the peer's device has it, and will place it before what comes
-	// behind. Without it (iWARP) a
-	// completion only means that the memory may be reused.
+	// behind. Without it (iWARP) a completion only means that the memory may be reused.
 	WriteAcked bool
+
+	// FreesEarlier says whether a completion means that the memory of requests posted before may be reused too, of those that were not
+	// Signaled. It does not on Linux's soft-iWARP: it hands pages of such a request to TCP without a copy, if the request has 4096 bytes
+	// or more, and TCP sends, and sends again, what it finds there then. Signaled requests are copied.
+	FreesEarlier bool
 
 	// LocksMemory says whether registered memory is locked: it takes up RAM from registration on, and counts against RLIMIT_MEMLOCK.
 	LocksMemory bool

@@ -13,11 +13,11 @@ func capabilities(attr *verbs.DeviceAttr) verbs.Capabilities {
 		send |= atomics
 	}
 	if attr.Transport == verbs.TransportIWARP {
-		return verbs.Capabilities{Send: send, LocksMemory: true}
+		return verbs.Capabilities{Send: send, LocksMemory: true, FreesEarlier: attr.VendorID != siwVendor}
 	}
 	c := verbs.Capabilities{
 		Send: send | verbs.Opcodes(verbs.OpSendWithImm, verbs.OpRDMAWriteWithImm),
-		RNR:  true, WriteAcked: true, LocksMemory: true,
+		RNR:  true, WriteAcked: true, LocksMemory: true, FreesEarlier: true,
 	}
 	if attr.Transport == verbs.TransportIB {
 		c.QPTypes = verbs.QPTypes(verbs.RC, verbs.UC, verbs.UD)

@@ -157,6 +157,10 @@ func TestCapabilities(t *testing.T) {
 	if iw.Send.Has(verbs.OpRDMAWriteWithImm) || iw.QPTypes != 0 || iw.RNR || iw.WriteAcked {
 		t.Errorf("%+v", iw)
 	}
+	siw := capabilities(&verbs.DeviceAttr{Transport: verbs.TransportIWARP, VendorID: siwVendor})
+	if siw.FreesEarlier || !iw.FreesEarlier || !ib.FreesEarlier {
+		t.Errorf("memory freed by a later completion: soft-iWARP %v, another %v, InfiniBand %v", siw.FreesEarlier, iw.FreesEarlier, ib.FreesEarlier)
+	}
 }
 
 func TestCheckConnParam(t *testing.T) {

@@ -11,6 +11,9 @@ const MSS = -1
 // Config shapes a software device. The zero value is usable.
 type Config struct {
 	// CRC asks the peer for CRC32C on every FPDU. A peer that asks gets it in any case.
+	//
+	// Linux's soft-iWARP (siw_get_trailer in 6.1) writes the second part of a CRC that TCP brings in two parts over the first, and then ends the
+	// connection because of a wrong CRC. The larger the messages the more often that happens.
 	CRC bool
 
 	// MaxFPDU limits the bytes of an FPDU that is sent: at least 128, or MSS. 0: 64512 bytes of payload, which suits software; RDMA

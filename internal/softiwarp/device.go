@@ -53,7 +53,7 @@ func newDevice(cfg Config) *device {
 		Caps: verbs.Capabilities{
 			Send: verbs.Opcodes(verbs.OpSend, verbs.OpSendWithImm, verbs.OpSendWithInv, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm,
 				verbs.OpRDMARead, verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd),
-			MaxInline: maxInline,
+			MaxInline: maxInline, FreesEarlier: true,
 		},
 		Firmware: "1", NodeGUID: guid, SysImageGUID: guid, Ports: 1,
 		MaxQP: 1 << 20, MaxQPWR: 1 << 14, MaxSGE: maxSGE, MaxSGERead: 1, MaxCQ: 1 << 20, MaxCQE: 1 << 18, MaxMR: 1 << 22,

@@ -113,7 +113,7 @@ func newDevice(h *Host, c DeviceConfig) *Device {
 			QPTypes:    verbs.QPTypes(verbs.RC, verbs.UC, verbs.UD),
 			MaxInline:  256,
 			RNR:        true,
-			WriteAcked: true, LocksMemory: true,
+			WriteAcked: true, LocksMemory: true, FreesEarlier: true,
 		},
 		Firmware: "1.0", NodeGUID: guid, SysImageGUID: guid, VendorID: 0xfab, VendorPartID: 1, HWVersion: 1, Ports: 1,
 		MaxQP: 1 << 16, MaxQPWR: 1 << 14, MaxSGE: 16, MaxSGERead: 16, MaxCQ: 1 << 16, MaxCQE: 1 << 16,

@@ -75,6 +75,7 @@ func says(dev verbs.Device) map[string]string {
 		"RNR retry":            yes(attr.Caps.RNR),
 		"WRITE acknowledged":   yes(attr.Caps.WriteAcked),
 		"locks memory":         yes(attr.Caps.LocksMemory),
+		"frees earlier":        yes(attr.Caps.FreesEarlier),
 	}
 	for op := verbs.OpSend; op <= verbs.OpAtomicFetchAndAdd; op++ {
 		said[op.String()] = yes(attr.Caps.Send.Has(op))
