@@ -2,6 +2,9 @@ package rdmacore
 
 import "github.com/rconn/rdma/verbs"
 
+// siwVendor is the vendor of Linux's soft-iWARP.
+const siwVendor = 0x626d74
+
 // capabilities are what a device is taken to have. There is no call that asks for opcodes.
 //
 // SEND with invalidate is left out. On InfiniBand it is for memory windows and the kernel's own regions: Soft-RoCE answers it with

@@ -11,7 +11,6 @@ import "C"
 // 0x90000 for "none". First fit makes that place the next one once 144 pages of queues are mapped, which a dozen connections
 // do, and from then on nothing can be created. One CQ that lies across the place keeps it from ever being given out.
 const (
-	siwVendor   = 0x626d74
 	siwPlugSize = 32768 // entries of 32 bytes: 1 MiB, of which nothing is touched
 )
 
