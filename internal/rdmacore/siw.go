@@ -10,9 +10,7 @@ import "C"
 // The kernel's soft-iWARP driver and its library pass the places of queues in the context's mapping to one another, and take place
 // 0x90000 for "none". First fit makes that place the next one once 144 pages of queues are mapped, which a dozen connections
 // do, and from then on nothing can be created. One CQ that lies across the place keeps it from ever being given out.
-const (
-	siwPlugSize = 32768 // entries of 32 bytes: 1 MiB, of which nothing is touched
-)
+const siwPlugSize = 32768 // entries of 32 bytes: 1 MiB, of which nothing is touched
 
 func (d *device) isSiw() bool { return d.attr.VendorID == siwVendor }
 
