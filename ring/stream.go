@@ -56,8 +56,7 @@ func (s *Stream) GrowSend(mem []byte) {
 }
 
 // GrowRecv has the segments from the next one on lie in mem, a larger receive ring, of an even number of bytes, which the peer knows
-// by addr and rkey. The peer fills those it
-// has: the first ring stays in use for them. Once.
+// by addr and rkey. The peer fills those it has: the first ring stays in use for them. Once.
 func (s *Stream) GrowRecv(mem []byte, addr uint64, rkey uint32) {
 	s.recv.ring.grow(mem, addr, rkey, s.recv.offered)
 }
