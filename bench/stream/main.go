@@ -12,6 +12,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -27,6 +28,7 @@ type options struct {
 	length  time.Duration
 	idle    time.Duration
 	only    *regexp.Regexp
+	who     *regexp.Regexp
 	peers   string
 	html    string
 	json    string
@@ -43,6 +45,7 @@ func main() {
 	flag.DurationVar(&o.length, "time", 300*time.Millisecond, "how long one measurement takes, about")
 	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle connections are watched")
 	only := flag.String("only", "", "measure only work whose name matches this `regexp`")
+	who := flag.String("who", "", "measure only contenders whose name matches this `regexp`: one alone, for a profile")
 	flag.StringVar(&o.peers, "peers", "", "the `folder` with the C programs of testbed/peers")
 	flag.StringVar(&o.html, "html", "", "write a page with tables and plots to this `file`")
 	flag.StringVar(&o.json, "json", "", "keep the results in this `file`: work that is not measured now is taken from it")
@@ -56,7 +59,7 @@ func main() {
 	var err error
 	if *worker {
 		err = work(os.Stdin, os.Stdout)
-	} else if o.only, err = regexp.Compile(*only); err == nil {
+	} else if o.only, o.who, err = compile(*only, *who); err == nil {
 		if o.rounds < 1 || o.length <= 0 {
 			err = fmt.Errorf("-rounds and -time must be more than 0")
 		} else {
@@ -69,6 +72,12 @@ func main() {
 		fmt.Fprintln(os.Stderr, "stream:", err)
 		os.Exit(1)
 	}
+}
+
+func compile(only, who string) (o, w *regexp.Regexp, err error) {
+	o, err1 := regexp.Compile(only)
+	w, err2 := regexp.Compile(who)
+	return o, w, errors.Join(err1, err2)
 }
 
 // run measures and shows the results.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -112,7 +113,10 @@ func planFor(o options) []job {
 
 	var wanted []job
 	for _, j := range p.jobs {
-		if o.only == nil || o.only.MatchString(j.name) {
+		if o.who != nil {
+			j.contenders = slices.DeleteFunc(j.contenders, func(c contender) bool { return !o.who.MatchString(c.name) })
+		}
+		if len(j.contenders) > 0 && (o.only == nil || o.only.MatchString(j.name)) {
 			wanted = append(wanted, j)
 		}
 	}
