@@ -129,7 +129,7 @@ func (j job) first() int {
 	case gFan:
 		return max(2, 100/j.conns)
 	case gShare:
-		return 200
+		return 400
 	case gStream, gBoth, gMixed:
 		return min(1000, max(4, 2<<20/j.size))
 	}

@@ -99,7 +99,9 @@ func planFor(o options) []job {
 	}
 	p.file()
 	p.add(job{name: "share", group: gShare, unit: "MiB/s", size: 64 << 10, conns: 8},
-		p.rivals(), func(n int, j job) task { return task{Kind: share, Size: j.size, Count: max(n, 200), Conns: j.conns} })
+		p.rivals(), func(n int, j job) task {
+			return task{Kind: share, Size: j.size, Count: 4 * max(n, 400), Conns: j.conns} // much more than all rings hold
+		})
 	for _, n := range []int{1, 10} {
 		p.add(job{name: fmt.Sprintf("connections %d", n), group: gFan, unit: "messages/s", size: 64, conns: n},
 			p.rivals(), func(n int, j job) task { return task{Kind: fan, Size: j.size, Iters: n, Conns: j.conns} })

@@ -1,14 +1,15 @@
 package main
 
 import (
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// push sends messages on all connections at once, each as fast as it may, until all of them together have sent Count. It returns how much the one
-// that differs most differs from an equal share: 0.2 is a fifth more, or less.
+// push sends messages on all connections at once, each as fast as it may, until all of them together have sent Count, and waits until all have
+// arrived. It returns how much the one that differs most differs from an equal share: 0.2 is a fifth more, or less.
 func (w *worker) push(t task) (took time.Duration, uneven float64, err error) {
 	var left atomic.Int64
 	left.Store(int64(t.Count))
@@ -37,7 +38,11 @@ func pushOne(c net.Conn, size int, left *atomic.Int64, sent *int) error {
 		}
 		*sent++
 	}
-	return nil
+	if err := c.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(c, buf[:1])
+	return err
 }
 
 // unevenness is the largest difference from the mean, as a part of the mean.
@@ -45,6 +50,9 @@ func unevenness(counts []int) (most float64) {
 	sum := 0
 	for _, n := range counts {
 		sum += n
+	}
+	if sum == 0 {
+		return 0 // there was an error
 	}
 	mean := float64(sum) / float64(len(counts))
 	for _, n := range counts {

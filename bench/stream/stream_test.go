@@ -208,6 +208,7 @@ func TestStatusNumbers(t *testing.T) {
 
 func TestUnevenness(t *testing.T) {
 	require.Zero(t, unevenness([]int{7, 7, 7}))
+	require.Zero(t, unevenness(make([]int, 8)))
 	require.InDelta(t, 0.5, unevenness([]int{10, 15, 5}), 1e-9)
 	require.InDelta(t, 1, unevenness([]int{0, 2}), 1e-9)
 }

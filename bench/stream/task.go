@@ -159,10 +159,13 @@ func (t task) answer(c net.Conn) error {
 	if _, err := io.Copy(io.Discard, c); err != nil {
 		return err
 	}
-	if t.Kind == connects {
+	switch t.Kind {
+	case connects:
 		return c.Close()
+	case share:
+		_, err = c.Write([]byte{1})
 	}
-	return nil
+	return err
 }
 
 // echo sends every message back, until there are no more.

@@ -33,7 +33,7 @@ type reply struct {
 	Took  time.Duration
 	Times []float64 // quantiles of the time of one operation, in µs
 
-	Uneven float64 // see push
+	Uneven float64 // largest difference of a connection from an equal share, as a part of it
 
 	Usage usage
 }
