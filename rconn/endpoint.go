@@ -83,7 +83,11 @@ func (e *endpoint) build(cfg Config) error {
 	if e.channel, err = dev.CreateCompletionChannel(); err != nil {
 		return err
 	}
-	if e.cq, err = dev.CreateCQ(verbs.CQOptions{Depth: cfg.SendQueue + e.receives, Channel: e.channel}); err != nil {
+	depth := cfg.SendQueue + e.receives
+	if e.signalAll {
+		depth++ // on soft-iWARP the READ of a keepalive may complete when all behind it has, and its place in the queue is taken again
+	}
+	if e.cq, err = dev.CreateCQ(verbs.CQOptions{Depth: depth, Channel: e.channel}); err != nil {
 		return err
 	}
 	e.qp, err = e.id.CreateQP(e.pd, verbs.QPOptions{

@@ -1,6 +1,6 @@
 package ring
 
-// sendQueue counts the operations between post and completion. Only some are signaled; a completion stands for all
+// sendQueue counts the operations between post and completion. Only some need be signaled; a completion stands for all
 // before it.
 type sendQueue struct {
 	inFlight []entryInFlight // by seq modulo its length, which is the depth of the queue

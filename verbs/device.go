@@ -128,9 +128,11 @@ type Capabilities struct {
 	// behind. Without it (iWARP) a completion only means that the memory may be reused.
 	WriteAcked bool
 
-	// FreesEarlier says whether a completion means that the memory of requests posted before may be reused too, of those that were not
-	// Signaled. It does not on Linux's soft-iWARP: it hands pages of such a request to TCP without a copy, if the request has 4096 bytes
-	// or more, and TCP sends, and sends again, what it finds there then. Signaled requests are copied.
+	// FreesEarlier says whether a completion means that the memory of SENDs and WRITEs posted to the same queue before may be reused
+	// too, of those that were not Signaled. If not, signal every request whose memory will change, or wait until the peer has answered.
+	//
+	// It does not on Linux's soft-iWARP (siw_qp_tx.c in 6.1): such a request of a page or more goes to TCP without a copy, and TCP sends, and
+	// sends again, what it finds there then. Signaled requests are copied.
 	FreesEarlier bool
 
 	// LocksMemory says whether registered memory is locked: it takes up RAM from registration on, and counts against RLIMIT_MEMLOCK.

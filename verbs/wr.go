@@ -14,9 +14,9 @@ type Opcode uint8
 //
 // # Completions
 //
-// The completion of a SEND or WRITE, with or without immediate or invalidate, means that its memory may be used again, and that of requests
-// before it (except where Capabilities.FreesEarlier says otherwise); on InfiniBand (Capabilities.WriteAcked) also that the peer's device has it. The completion of a READ or atomic means that the result is in
-// its memory.
+// The completion of a SEND or WRITE, with or without immediate or invalidate, means that its memory may be used again; on InfiniBand
+// (Capabilities.WriteAcked) also that the peer's device has it. Whether it frees the memory of unsignaled requests before it too says
+// Capabilities.FreesEarlier. The completion of a READ or atomic means that the result is in its memory.
 //
 // # What the peer's device refuses
 //

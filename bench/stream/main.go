@@ -61,7 +61,9 @@ func main() {
 		err = work(os.Stdin, os.Stdout)
 	} else if o.only, o.who, err = compile(*only, *who); err == nil {
 		if o.rounds < 1 || o.length <= 0 {
-			err = fmt.Errorf("-rounds and -time must be more than 0")
+			err = errors.New("-rounds and -time must be more than 0")
+		} else if *who != "" && (o.doc != "" || o.json != "") {
+			err = errors.New("-who leaves out what others are compared with: not with -doc or -json")
 		} else {
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 			err = run(ctx, o)

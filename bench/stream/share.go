@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// push sends messages on all connections at once, each as fast as it may, until all of them together have sent Count, and waits until all have
-// arrived. It returns how much the one that differs most differs from an equal share: 0.2 is a fifth more, or less.
+// push sends messages on all connections at once, each as fast as it may, until all of them together have sent Count, and waits until
+// they have arrived. It returns how much the one that differs most differs from an equal share: 0.2 is a fifth more, or less.
 func (w *worker) push(t task) (took time.Duration, uneven float64, err error) {
 	var left atomic.Int64
 	left.Store(int64(t.Count))

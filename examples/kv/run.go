@@ -66,7 +66,7 @@ func eachSecond(ctx context.Context, f func()) {
 }
 
 // broken counts the clients whose connection broke, and takes them from the errors. A client sees that as the end of its connection, as a
-// request flushed, or, where soft-iWARP was sending when the server's device gave up, as a request that failed.
+// request flushed, or, where soft-iWARP was sending when its TCP connection ended, as a request that failed.
 func broken(errs []error) (n int, others error) {
 	for _, err := range errs {
 		if errors.Is(err, end.ErrGone) || errors.Is(err, &verbs.CompletionError{Status: verbs.StatusWRFlushErr}) ||

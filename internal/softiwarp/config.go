@@ -12,8 +12,8 @@ const MSS = -1
 type Config struct {
 	// CRC asks the peer for CRC32C on every FPDU. A peer that asks gets it in any case.
 	//
-	// Linux's soft-iWARP (siw_get_trailer in 6.1) writes the second part of a CRC that TCP brings in two parts over the first, and then ends the
-	// connection because of a wrong CRC. The larger the messages the more often that happens.
+	// Leave it off where peers are Linux's soft-iWARP, which asks for none by itself: when TCP brings pad and CRC of an FPDU in two parts, it
+	// (siw_get_trailer in 6.1) writes the second over the first, finds the CRC wrong, and ends the connection.
 	CRC bool
 
 	// MaxFPDU limits the bytes of an FPDU that is sent: at least 128, or MSS. 0: 64512 bytes of payload, which suits software; RDMA

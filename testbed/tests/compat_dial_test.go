@@ -16,8 +16,8 @@ import (
 	"github.com/rconn/rdma/rconn"
 )
 
-// A server at a compat.Listener and one of plain TCP in guest A. In B nothing of RoCE comes in from some point on, as behind a firewall: dials are as good
-// as those of plain TCP, but for a second, and leave nothing.
+// A server at a compat.Listener and one of plain TCP in guest A. In B nothing of RoCE comes in from some point on, as behind a firewall:
+// dials are as good as those of plain TCP, but for a second, and leave nothing there.
 func TestPairRxeDialFirewalled(t *testing.T) {
 	need(t, "tc")
 	const both, plain = 7001, 7002
