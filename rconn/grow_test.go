@@ -59,84 +59,75 @@ func transfer(t *testing.T, d, a *Conn, n, most int) {
 // Rings of the default size grow under bulk, at both ends and in both directions, and not a byte is lost on the way from one ring to the other.
 // Small messages do not make them grow.
 func TestRingsGrow(t *testing.T) {
-	t.Run("ib", func(t *testing.T) {
-		var fc verbstest.Config
-		n := newNetwork(t, fc, Config{KeepAlive: -1})
-		d, a := n.pair(t)
-		buf := make([]byte, 8<<10)
-		for range 1000 {
-			for _, ends := range [][2]*Conn{{d, a}, {a, d}} {
-				_, err := ends[0].Write(buf)
-				require.NoError(t, err)
-				_, err = io.ReadFull(ends[1], buf)
-				require.NoError(t, err)
-			}
+	n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: -1})
+	d, a := n.pair(t)
+	buf := make([]byte, 8<<10)
+	for range 1000 {
+		for _, ends := range [][2]*Conn{{d, a}, {a, d}} {
+			_, err := ends[0].Write(buf)
+			require.NoError(t, err)
+			_, err = io.ReadFull(ends[1], buf)
+			require.NoError(t, err)
 		}
-		for _, c := range []*Conn{d, a} {
-			require.LessOrEqual(t, c.Info().SendBuffer+c.Info().RecvBuffer, 192<<10, "grown for small messages")
-		}
-		transfer(t, d, a, 32<<20, 1<<20)
-		for _, c := range []*Conn{d, a} {
-			require.Equal(t, defaultBulkSend, c.Info().SendBuffer)
-			require.Equal(t, defaultBulkRecv, c.Info().RecvBuffer)
-			require.NoError(t, c.SetLinger(0))
-		}
-		require.NoError(t, errors.Join(d.Close(), a.Close()))
-	})
+	}
+	for _, c := range []*Conn{d, a} {
+		require.LessOrEqual(t, c.Info().SendBuffer+c.Info().RecvBuffer, 192<<10, "grown for small messages")
+	}
+	transfer(t, d, a, 32<<20, 1<<20)
+	for _, c := range []*Conn{d, a} {
+		require.Equal(t, defaultBulkSend, c.Info().SendBuffer)
+		require.Equal(t, defaultBulkRecv, c.Info().RecvBuffer)
+		require.NoError(t, c.SetLinger(0))
+	}
+	require.NoError(t, errors.Join(d.Close(), a.Close()))
 }
 
 // Where no memory is to be had the rings stay as they are, and the connection goes on. It does not try again.
 func TestRingsStaySmall(t *testing.T) {
-	t.Run("ib", func(t *testing.T) {
-		var fc verbstest.Config
-		n := newNetwork(t, fc, Config{KeepAlive: -1, Linger: -1})
-		d, a := n.pair(t)
-		calls := n.a.Calls(verbstest.AllocMR)
-		defer n.a.On(verbstest.AllocMR, func() error { return syscall.ENOMEM })()
-		transfer(t, d, a, 16<<20, 1<<20)
-		require.LessOrEqual(t, n.a.Calls(verbstest.AllocMR)-calls, 2, "one attempt for each ring")
-		require.Equal(t, defaultSend, d.Info().SendBuffer)
-		require.Equal(t, defaultRecv, d.Info().RecvBuffer)
-		require.NoError(t, errors.Join(d.Close(), a.Close()))
-	})
+	n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: -1, Linger: -1})
+	d, a := n.pair(t)
+	calls := n.a.Calls(verbstest.AllocMR)
+	defer n.a.On(verbstest.AllocMR, func() error { return syscall.ENOMEM })()
+	transfer(t, d, a, 16<<20, 1<<20)
+	require.LessOrEqual(t, n.a.Calls(verbstest.AllocMR)-calls, 2, "one attempt for each ring")
+	require.Equal(t, defaultSend, d.Info().SendBuffer)
+	require.Equal(t, defaultRecv, d.Info().RecvBuffer)
+	require.NoError(t, errors.Join(d.Close(), a.Close()))
 }
 
 // A connection that the peer leaves, that times out or is closed while its rings grow releases everything.
 func TestCloseWhileRingsGrow(t *testing.T) {
-	t.Run("ib", func(t *testing.T) {
-		var fc verbstest.Config
-		for round := range 20 {
-			n := newNetwork(t, fc, Config{KeepAlive: -1, Linger: -1})
-			d, a := n.pair(t)
-			done := make(chan struct{}, 2)
-			go func() {
-				io.Copy(io.Discard, struct{ io.Reader }{a})
-				done <- struct{}{}
-			}()
-			go func() {
-				buf := make([]byte, 256<<10)
-				for {
-					if _, err := d.Write(buf); err != nil {
-						break
-					}
+	for round := range 20 {
+		n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: -1, Linger: -1})
+		d, a := n.pair(t)
+		done := make(chan struct{}, 2)
+		go func() {
+			io.Copy(io.Discard, struct{ io.Reader }{a})
+			done <- struct{}{}
+		}()
+		go func() {
+			buf := make([]byte, 256<<10)
+			for {
+				if _, err := d.Write(buf); err != nil {
+					break
 				}
-				done <- struct{}{}
-			}()
-			for d.Stats().BytesSent < uint64(round)*(100<<10) {
 			}
-			within(t, func() {
-				if round%2 == 0 {
-					d.Close()
-					<-done
-					<-done
-					a.Close()
-				} else {
-					a.Close()
-					<-done
-					<-done
-					d.Close()
-				}
-			})
+			done <- struct{}{}
+		}()
+		for d.Stats().BytesSent < uint64(round)*(100<<10) {
 		}
-	})
+		within(t, func() {
+			if round%2 == 0 {
+				d.Close()
+				<-done
+				<-done
+				a.Close()
+			} else {
+				a.Close()
+				<-done
+				<-done
+				d.Close()
+			}
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/rconn/rdma/ring"
 	"github.com/rconn/rdma/verbs"
+	"github.com/rconn/rdma/verbs/verbstest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -12,11 +13,17 @@ import (
 //
 // fault: DATA-11
 func TestSignaledRequests(t *testing.T) {
-	for _, all := range []bool{false, true} {
-		e := &endpoint{signalAll: all}
-		for i, want := range []bool{false, true} {
-			e.request(i, &ring.Op{Kind: ring.Write, Signal: want})
-			require.Equal(t, all || want, e.sends[i].Flags&verbs.Signaled != 0, "all %v, wanted %v", all, want)
+	for _, frees := range []bool{false, true} {
+		n := newNetwork(t, verbstest.Config{Device: verbstest.DeviceConfig{Attr: func(a *verbs.DeviceAttr) { a.Caps.FreesEarlier = frees }}},
+			Config{KeepAlive: -1, Linger: -1})
+		d, a := n.pair(t)
+		transfer(t, d, a, 1<<20, 64<<10)
+		d.mu.Lock()
+		for i, wanted := range []bool{false, true} {
+			d.ep.request(i, &ring.Op{Kind: ring.Write, Signal: wanted})
+			require.Equal(t, wanted || !frees, d.ep.sends[i].Flags&verbs.Signaled != 0, "frees %v, wanted %v", frees, wanted)
 		}
+		d.mu.Unlock()
+		closeBoth(d, a)
 	}
 }

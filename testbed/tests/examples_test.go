@@ -25,7 +25,8 @@ func TestBothPingExample(t *testing.T) {
 	server.wait(t)
 }
 
-// examples/echo, both ends, checks what came back by its hash. On a busy machine the software device may be faster to connect: here it is not asked.
+// examples/echo, both ends, checks what came back by its hash. On a busy machine the software device may be faster to connect: here it is
+// not asked.
 func TestBothEchoExample(t *testing.T) {
 	t.Setenv("RCONN_DEVICE", os.Getenv("RDMA_DEV")+"0")
 	server := start(t, program("echo"), "-listen", net.JoinHostPort(addr, "7001"))
