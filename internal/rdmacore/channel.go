@@ -23,19 +23,28 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/rconn/rdma/internal/backoff"
 	"github.com/rconn/rdma/verbs"
 )
 
-// channel is a completion channel: a descriptor in the runtime's poller.
+// channel is a completion channel. Its descriptor is in a set (epoll) of its own, which is in the runtime's poller, and only while Wait
+// parks: the event that ends a nap would wake the poller's thread as well.
 type channel struct {
-	dev  *device
-	file *os.File // owns the descriptor
-	conn syscall.RawConn
-	refs refs // CQs
+	dev   *device
+	fd    int
+	set   *os.File
+	setFD int             // of the set
+	conn  syscall.RawConn // of the set
+	refs  refs            // CQs
 
 	waiting sync.Mutex // held by Wait
 	closing atomic.Bool
 	parks   atomic.Uint64
+	spins   backoff.Gate // Wait's, as the next
+	naps    backoff.Gate
+	napping atomic.Pointer[nap] // where Wait naps
 
 	word sync.Mutex // keeps the interrupt word from being freed under Interrupt
 	gone bool
@@ -43,7 +52,6 @@ type channel struct {
 	mu    sync.Mutex // the CQs, and all of c but the interrupt word
 	c     *C.struct_rc_channel
 	cqs   []*cq
-	taken int                // by the last drain: events, or a negative errno
 	drain func(uintptr) bool // (*channel).drainEvents, made once so that Wait does not allocate
 }
 
@@ -68,11 +76,8 @@ func (d *device) CreateCompletionChannel() (verbs.CompletionChannel, error) {
 		d.release()
 		return nil, err
 	}
-	c.file = os.NewFile(uintptr(C.rc_channel_fd(c.c)), "completion channel")
-	if c.conn, err = c.file.SyscallConn(); err == nil {
-		err = c.file.SetReadDeadline(time.Time{}) // fails if the poller did not take it
-	}
-	if err != nil {
+	c.fd = int(C.rc_channel_fd(c.c))
+	if err := c.makeSet(); err != nil {
 		c.destroy()
 		return nil, err
 	}
@@ -80,6 +85,22 @@ func (d *device) CreateCompletionChannel() (verbs.CompletionChannel, error) {
 	d.channels[c] = struct{}{}
 	d.mu.Unlock()
 	return c, nil
+}
+
+func (c *channel) makeSet() error {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		return os.NewSyscallError("epoll_create1", err)
+	}
+	c.setFD = fd
+	c.set = os.NewFile(uintptr(fd), "completion channel")
+	if c.conn, err = c.set.SyscallConn(); err == nil {
+		err = c.set.SetReadDeadline(time.Time{}) // fails if the poller did not take it
+	}
+	return err
 }
 
 // Wait follows the order that loses no event: poll, arm, poll again, park.
@@ -92,21 +113,21 @@ func (c *channel) Wait(spin time.Duration) error {
 	}
 	defer c.waiting.Unlock()
 
-	for first := true; ; first = false {
-		if done, err := c.interrupted(); done {
+	if done, err := c.interrupted(); done {
+		return err
+	}
+	if found, err := c.spin(spin); found || err != nil {
+		return err
+	}
+	for {
+		if done, err := c.interrupted(); done { // a spin may have ended by one
 			return err
-		}
-		if first && spin > 0 {
-			if found, err := c.spin(spin); found || err != nil {
-				return err
-			}
-			continue // it may have been an interrupt
 		}
 		if found, err := c.arm(); found || err != nil {
 			return err
 		}
 		c.parks.Add(1)
-		if err := c.park(); err != nil {
+		if woken, err := c.sleep(); woken || err != nil {
 			return err
 		}
 	}
@@ -119,7 +140,7 @@ func (c *channel) interrupted() (bool, error) {
 	}
 	// The deadline first: an interrupt between the two lines leaves a past deadline, which costs one round, and is not lost.
 	if atomic.LoadUint32(c.interruptWord()) != 0 {
-		c.file.SetReadDeadline(time.Time{})
+		c.set.SetReadDeadline(time.Time{})
 		if atomic.SwapUint32(c.interruptWord(), 0) != 0 {
 			return true, c.dev.check()
 		}
@@ -133,8 +154,12 @@ func (c *channel) interrupted() (bool, error) {
 // interruptWord is in C memory because a spin looks at it.
 func (c *channel) interruptWord() *uint32 { return (*uint32)(unsafe.Pointer(&c.c.interrupt)) }
 
-// spin watches the CQs in C. It reports completions; an interrupt ends it too.
+// spin watches the CQs in C, unless that has not helped lately: on few processors one that spins keeps away the very work it waits for.
+// It reports completions; an interrupt ends it too.
 func (c *channel) spin(d time.Duration) (bool, error) {
+	if d <= 0 || !c.spins.Try() {
+		return false, nil
+	}
 	for d > 0 {
 		slice := min(d, spinSlice)
 		d -= slice
@@ -145,9 +170,13 @@ func (c *channel) spin(d time.Duration) (bool, error) {
 			return false, sysErr("ibv_poll_cq", -int(r))
 		}
 		if r > 0 {
+			if r != C.RC_AT_ONCE {
+				c.spins.Result(true)
+			}
 			return atomic.LoadUint32(c.interruptWord()) == 0, nil
 		}
 	}
+	c.spins.Result(false)
 	return false, nil
 }
 
@@ -162,32 +191,45 @@ func (c *channel) arm() (bool, error) {
 	return r > 0, nil
 }
 
-// park waits for an event or an interrupt, without a thread.
+// sleep waits for an event or an interrupt, and tells whether it was an event.
+func (c *channel) sleep() (bool, error) {
+	c.c.taken = 0
+	if !c.nap() {
+		if err := c.park(); err != nil {
+			return false, err
+		}
+	}
+	if c.c.taken >= 0 {
+		return c.c.taken > 0, nil
+	}
+	if errno := syscall.Errno(-c.c.taken); errno != syscall.EIO && errno != syscall.ENODEV {
+		return false, sysErr("ibv_get_cq_event", int(errno))
+	}
+	c.dev.markRemoved() // the kernel has cut the descriptor off
+	return false, verbs.ErrDeviceRemoved
+}
+
+// park sleeps without a thread.
 func (c *channel) park() error {
-	c.taken = 0
-	err := c.conn.Read(c.drain)
+	err := unix.EpollCtl(c.setFD, unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN})
+	if err != nil {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	err = c.conn.Read(c.drain)
+	unix.EpollCtl(c.setFD, unix.EPOLL_CTL_DEL, c.fd, nil)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		c.file.SetReadDeadline(time.Time{}) // before Wait looks at the word again
+		c.set.SetReadDeadline(time.Time{}) // before Wait looks at the word again
 		return nil
 	case err != nil:
 		return verbs.ErrClosed
-	case c.taken < 0:
-		if errno := syscall.Errno(-c.taken); errno != syscall.EIO && errno != syscall.ENODEV {
-			return sysErr("ibv_get_cq_event", int(errno))
-		}
-		c.dev.markRemoved() // the kernel has cut the descriptor off
-		return verbs.ErrDeviceRemoved
 	}
 	return nil
 }
 
 // drainEvents takes all events there are. False: none, wait for the descriptor.
 func (c *channel) drainEvents(uintptr) bool {
-	c.lock()
-	c.taken = int(C.rc_drain(c.c))
-	c.unlock()
-	return c.taken != 0 || atomic.LoadUint32(c.interruptWord()) != 0
+	return C.rc_drain(c.c) != 0 || atomic.LoadUint32(c.interruptWord()) != 0
 }
 
 // lock keeps others from the CQs of the channel.
@@ -215,7 +257,7 @@ func (c *channel) attach(q *cq) error {
 		return err
 	}
 	c.cqs = append(c.cqs, q)
-	c.file.SetReadDeadline(longAgo) // a Wait that is parked has not armed it: one more round
+	c.set.SetReadDeadline(longAgo) // a Wait that is parked has not armed it: one more round
 	return nil
 }
 
@@ -238,7 +280,10 @@ func (c *channel) Interrupt() {
 		return
 	}
 	atomic.StoreUint32(c.interruptWord(), 1)
-	c.file.SetReadDeadline(longAgo)
+	if n := c.napping.Load(); n != nil {
+		n.rouse()
+	}
+	c.set.SetReadDeadline(longAgo)
 }
 
 // Close succeeds or the channel is lost: there is no way back once nobody may wait, and a channel without CQs is never refused.
@@ -266,7 +311,10 @@ func (c *channel) destroy() error {
 	err := c.dev.p.calls.do(func() error {
 		return sysErr("ibv_destroy_comp_channel", int(C.rc_destroy_channel(c.c)))
 	})
-	c.file.Close()
+	if c.set != nil {
+		c.set.Close()
+	}
+	unix.Close(c.fd)
 	c.dev.release()
 	return err
 }

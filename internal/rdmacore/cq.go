@@ -89,17 +89,28 @@ func (q *cq) Poll(wc []verbs.Completion) (int, error) {
 	if q.c == nil {
 		return 0, verbs.ErrClosed
 	}
+	if q.c.n > 0 {
+		return q.unstash(wc), nil
+	}
 	n := int(C.rc_poll(q.c, (*C.struct_rc_wc)(unsafe.Pointer(&wc[0])), C.int(len(wc))))
 	if n > 0 {
-		if len(q.ud) > 0 {
-			q.dropSources(wc[:n])
-		}
+		q.dropSources(wc[:n])
 		return n, nil
 	}
 	if err := q.dev.check(); err != nil {
 		return 0, err
 	}
 	return 0, sysErr("ibv_poll_cq", -n)
+}
+
+// unstash takes what a Wait has found, without a call into C. What has completed since is for the next Poll.
+func (q *cq) unstash(wc []verbs.Completion) int {
+	stash := unsafe.Slice((*verbs.Completion)(unsafe.Pointer(&q.c.stash)), C.RC_STASH)
+	n := copy(wc, stash[q.c.head:][:q.c.n])
+	q.c.head += C.int(n)
+	q.c.n -= C.int(n)
+	q.dropSources(wc[:n])
+	return n
 }
 
 // setUD notes a UD QP that receives by the CQ.
@@ -119,6 +130,9 @@ func (q *cq) setUD(num uint32, open bool) {
 
 // dropSources is for a CQ that QPs of other types use too: what their completions say about the sender means nothing.
 func (q *cq) dropSources(wc []verbs.Completion) {
+	if len(q.ud) == 0 {
+		return
+	}
 	for i := range wc {
 		if c := &wc[i]; !q.ud[c.QPNum] {
 			c.Flags &^= verbs.WCGRH

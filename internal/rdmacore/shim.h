@@ -86,7 +86,7 @@ struct rc_ah_attr {
 RC_FN int rc_create_ah(struct ibv_pd *pd, const struct rc_ah_attr *attr, struct ibv_ah **ah);
 RC_FN int rc_destroy_ah(struct ibv_ah *ah);
 
-// Completions. A CQ has a small stash: what a wait has found is kept there for the next poll.
+// Completions. A CQ has a small stash: what a wait has found is kept there for the next poll, which takes that first.
 #define RC_STASH 32
 
 // rc_wc has the layout of verbs.Completion: rc_poll writes into the caller's slice.
@@ -112,12 +112,13 @@ struct rc_cq {
 RC_FN int rc_create_cq(struct ibv_context *ctx, int depth, struct rc_channel *channel, int solicited, uint64_t handle,
 		       struct rc_cq **cq, int *granted);
 RC_FN int rc_destroy_cq(struct rc_cq *cq);
-RC_FN int rc_poll(struct rc_cq *cq, struct rc_wc *wc, int n); // the number, or a negative errno
+RC_FN int rc_poll(struct rc_cq *cq, struct rc_wc *wc, int n); // with an empty stash; the number, or a negative errno
 
 // A completion channel knows its CQs. The interrupt word is Go's, to end a spin.
 struct rc_channel {
 	struct ibv_comp_channel *channel;
 	uint32_t interrupt;
+	int taken;       // by the last drain: events, or a negative errno
 	int n, cap;
 	struct rc_cq **cqs;
 };
@@ -128,7 +129,9 @@ RC_FN int rc_destroy_channel(struct rc_channel *c); // leaves the fd open: it is
 RC_FN int rc_attach_cq(struct rc_channel *c, struct rc_cq *cq);
 RC_FN void rc_detach_cq(struct rc_channel *c, struct rc_cq *cq);
 RC_FN int rc_spin(struct rc_channel *c, int64_t ns); // 1: completions, or interrupted; 0: nothing; or a negative errno
-RC_FN int rc_arm(struct rc_channel *c);              // the same, after arming every CQ
+#define RC_AT_ONCE 2				     // completions at the first look
+RC_FN int rc_arm(struct rc_channel *c); // the same after arming every CQ, unless there are completions before
+RC_FN int rc_nap(struct rc_channel *c, int wake, int ms); // sleeps until there is an event or wake was written to, then drains. 0: neither
 RC_FN int rc_drain(struct rc_channel *c);            // the number of events taken, or a negative errno
 
 // Work requests. Go writes them into the flat arrays of a queue, one crossing posts them all.

@@ -1,7 +1,9 @@
 // Completion queues and channels.
 
 #include <arpa/inet.h>
+#include <poll.h>
 #include <time.h>
+#include <unistd.h>
 
 static inline int rc_create_cq(struct ibv_context *ctx, int depth, struct rc_channel *channel, int solicited, uint64_t handle,
 			       struct rc_cq **cq, int *granted)
@@ -68,10 +70,6 @@ static inline int rc_poll(struct rc_cq *cq, struct rc_wc *wc, int n)
 {
 	int done = 0;
 
-	while (done < n && cq->n > 0) {
-		wc[done++] = cq->stash[cq->head++];
-		cq->n--;
-	}
 	while (done < n) {
 		int want = n - done < RC_STASH ? n - done : RC_STASH;
 		int got = rc_poll_device(cq, wc + done, want);
@@ -169,11 +167,14 @@ static inline int64_t rc_now(void)
 
 static inline int rc_spin(struct rc_channel *c, int64_t ns)
 {
-	int64_t end = rc_now() + ns;
+	int found = rc_look(c);
+	if (found)
+		return found < 0 ? found : RC_AT_ONCE;
 
+	int64_t end = rc_now() + ns;
 	do {
 		for (int i = 0; i < 128; i++) { // the clock costs more than a look, and much more where it is a system call
-			int found = rc_look(c);
+			found = rc_look(c);
 			if (found)
 				return found;
 			if (__atomic_load_n(&c->interrupt, __ATOMIC_RELAXED))
@@ -185,6 +186,9 @@ static inline int rc_spin(struct rc_channel *c, int64_t ns)
 
 static inline int rc_arm(struct rc_channel *c)
 {
+	int found = rc_look(c); // an event for what is here already would only be in the way
+	if (found)
+		return found;
 	for (int i = 0; i < c->n; i++) {
 		struct rc_cq *cq = c->cqs[i];
 		if (cq->armed)
@@ -197,17 +201,35 @@ static inline int rc_arm(struct rc_channel *c)
 	return rc_look(c);
 }
 
-// Every event is acknowledged where it is taken, so that destroying a CQ has nothing to wait for.
+// Every event is acknowledged where it is taken, so that destroying a CQ has nothing to wait for but this: until then it stays, and
+// so no lock is needed. An armed CQ gives one event; whether there are more than that the kernel need not be asked.
 static inline int rc_drain(struct rc_channel *c)
 {
 	struct ibv_cq *cq;
 	void *context;
-	int events = 0;
 
-	while (!rc_api.ibv_get_cq_event(c->channel, &cq, &context)) {
-		((struct rc_cq *)context)->armed = 0;
+	c->taken = 0;
+	do {
+		if (rc_api.ibv_get_cq_event(c->channel, &cq, &context)) {
+			if (!c->taken && errno != EAGAIN)
+				c->taken = -rc_errno(1);
+			break;
+		}
+		((struct rc_cq *)context)->armed = 0; // Wait's alone
 		rc_api.ibv_ack_cq_events(cq, 1);
-		events++;
-	}
-	return events || errno == EAGAIN ? events : -rc_errno(1);
+	} while (++c->taken < c->n);
+	return c->taken;
+}
+
+static inline int rc_nap(struct rc_channel *c, int wake, int ms)
+{
+	struct pollfd p[] = {{.fd = c->channel->fd, .events = POLLIN}, {.fd = wake, .events = POLLIN}};
+	uint64_t count;
+	int n = poll(p, 2, ms);
+
+	if (n > 0 && p[0].revents)
+		rc_drain(c);
+	if (n > 0 && p[1].revents && read(wake, &count, sizeof(count)) < 0)
+		n = 1; // it is empty, which is what was wanted
+	return n != 0;
 }

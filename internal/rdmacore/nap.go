@@ -1,0 +1,83 @@
+//go:build linux && cgo
+
+package rdmacore
+
+/*
+#cgo noescape rc_nap
+#cgo nocallback rc_nap
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"encoding/binary"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A nap is a sleep in the kernel on the completion channel itself, before the one in the runtime's poller. The thread that sleeps is the one
+// that goes on: an event that comes soon wakes nothing else, where a goroutine in the poller takes a thread that polls, one that looks for work,
+// and the search for who runs it. It costs a thread, so few waits of a process may nap at once, and not for long.
+
+// napTime is long for an answer, and two naps are short for a connection that is idle.
+const (
+	napTime = 5 * time.Millisecond
+	naps    = 2
+)
+
+// maxNaps bounds the threads. There is at most one for every two processors that Go uses, since the runtime may take a while to see that
+// the thread uses its own for nothing.
+const maxNaps = 8
+
+// nap is a place to sleep at.
+type nap struct{ wake int } // an eventfd
+
+// beds are the places that are free.
+type beds chan *nap
+
+// newBeds makes as many places as there can be descriptors for: none is no error.
+func newBeds() beds {
+	n := make(beds, maxNaps)
+	for range min(maxNaps, runtime.GOMAXPROCS(0)/2) {
+		if fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err == nil {
+			n <- &nap{fd}
+		}
+	}
+	return n
+}
+
+// rouse ends the sleep, or the next one.
+func (n *nap) rouse() {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	unix.Write(n.wake, one[:]) // fails only where it is full of the same
+}
+
+// nap sleeps until there is an event or an interrupt, or for napTime, and tells whether it was one of the two. Without a free place it does
+// not sleep.
+func (c *channel) nap() bool {
+	if !c.naps.Try() {
+		return false
+	}
+	var n *nap
+	select {
+	case n = <-c.dev.p.beds:
+	default:
+		return false
+	}
+	c.napping.Store(n)
+	found := atomic.LoadUint32(c.interruptWord()) != 0
+	for i := 0; i < naps && !found; i++ {
+		if i > 0 {
+			runtime.Gosched() // one that is not seen for 10 ms has its processor taken away
+		}
+		found = C.rc_nap(c.c, C.int(n.wake), C.int(napTime.Milliseconds())) != 0
+	}
+	c.napping.Store(nil)
+	c.dev.p.beds <- n
+	c.naps.Result(found)
+	return found
+}
