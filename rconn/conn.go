@@ -28,7 +28,6 @@ type Conn struct {
 	rest            side     // the goroutine that posts what Write has left
 	sides           [4]*side // those four
 	leader          *side    // the side whose call waits on the completion channel
-	spin            spinner
 	burst           burst
 
 	sendGrowth, recvGrowth growth
@@ -53,7 +52,7 @@ var _ net.Conn = (*Conn)(nil)
 func newConn(network string, ep *endpoint) *Conn {
 	cfg := ep.cfg
 	c := &Conn{
-		cfg: cfg, network: network, ep: ep, stream: ep.stream, spin: spinner{limit: cfg.Spin},
+		cfg: cfg, network: network, ep: ep, stream: ep.stream,
 		laddr: net.TCPAddrFromAddrPort(ep.id.LocalAddr()), raddr: net.TCPAddrFromAddrPort(ep.id.RemoteAddr()),
 	}
 	c.sendGrowth.size, c.recvGrowth.size = cfg.growSend, cfg.growRecv

@@ -156,9 +156,12 @@ func (e *endpoint) message(wc *verbs.Completion) (ring.Message, error) {
 	return ring.Message(wc.Imm), nil
 }
 
+// repostBatch is how many receives are posted again together: that costs what posting one does.
+const repostBatch = ring.ReceiveReserve / 2
+
 // post gives the queues what the stream has for them: first the receives that are owed, then operations.
 func (e *endpoint) post() error {
-	if n := e.stream.Owed(); n > 0 {
+	if n := e.stream.Owed(); n >= repostBatch || n > 0 && e.stream.Granting() {
 		e.repost = e.repost[:0]
 		for _, slot := range e.freed {
 			e.repost = append(e.repost, e.recvs[slot])

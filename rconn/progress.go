@@ -16,7 +16,10 @@ import (
 
 // wait returns when s is ready or must give up (see over). c.mu is held, but not while sleeping.
 func (c *Conn) wait(s *side) {
-	for c.progress(); !s.ready() && !c.over(s); {
+	if c.leader != nil {
+		c.progress() // a call that leads looks before it sleeps
+	}
+	for !s.ready() && !c.over(s) {
 		if c.leader == nil {
 			c.lead(s)
 			continue
@@ -55,11 +58,10 @@ func (c *Conn) lead(s *side) {
 	c.leader = s
 	s.arm()
 	for !s.ready() && !c.over(s) {
-		spin := c.spin.next()
 		parks := c.ep.channel.Parks()
 		s.waiting = true
-		c.mu.Unlock()
-		err := c.ep.channel.Wait(spin)
+		c.unlock(s, c.keepalive.heard)
+		err := c.ep.channel.Wait(c.cfg.Spin)
 		c.mu.Lock()
 		s.waiting = false
 		if err != nil {
@@ -67,9 +69,7 @@ func (c *Conn) lead(s *side) {
 		}
 		c.progress()
 		c.stats.Waits++
-		parks = c.ep.channel.Parks() - parks
-		c.stats.Parks += parks
-		c.spin.result(parks == 0)
+		c.stats.Parks += c.ep.channel.Parks() - parks
 	}
 	s.disarm()
 	c.leader = nil

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/rconn/rdma/ring"
 )
@@ -78,11 +79,14 @@ func (c *Conn) write(bufs [][]byte) (n int64, err error) {
 // other half is filled.
 const minPiece = 64 << 10
 
+// maxPiece is enough to make the cost of a message not count.
+const maxPiece = 256 << 10
+
 // put copies bytes to the send ring, as many as there is room for, and posts them.
 func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
 	n := 0
 	for {
-		piece := max(c.cfg.SendBuffer/2, minPiece)
+		piece := min(max(c.cfg.SendBuffer/2, minPiece), maxPiece)
 		for len(buf) == 0 && len(bufs) > 0 {
 			buf, bufs = bufs[0], bufs[1:]
 		}
@@ -95,8 +99,12 @@ func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
 		if len(buf) == 0 || len(span) == 0 || c.callError(&c.wr) != nil {
 			break
 		}
+		now := c.keepalive.heard
+		if len(buf) >= minPiece {
+			now = time.Now() // it took long to get here, if pieces were posted before
+		}
 		// Only this call commits: the span is ours while the lock is not.
-		c.mu.Unlock()
+		c.unlock(&c.wr, now)
 		k := copy(span, buf[:min(len(buf), piece)])
 		c.mu.Lock()
 		c.stream.Commit(k)
