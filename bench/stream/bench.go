@@ -86,7 +86,7 @@ func (b *bench) measure(plan []job) (*results, error) {
 					continue
 				}
 				b.tell(j, c, s, begin)
-				counts[key] = scaled(n, s.Took, b.length)
+				counts[key] = scaled(n, s.Took, b.length*time.Duration(max(1, j.longer)))
 				if round > 0 {
 					*got = append(*got, s)
 				}

@@ -42,8 +42,13 @@ type job struct {
 	name, group, unit string
 	smaller           bool // is better
 	size, conns       int
+	longer            int // times the usual length of a measurement; 0 is 1
 	contenders        []contender
 }
+
+// bulk is how much longer a stream of large writes is measured: rings grow once in the life of a connection, and each measurement has a new
+// one.
+const bulk = 4
 
 // contender does a work n times, which means what is fit for the work, on average a moment each.
 type contender struct {
@@ -175,6 +180,9 @@ func (p *planner) roundTrip(size int) {
 
 func (p *planner) stream(size int) {
 	j := job{name: "stream " + bytesText(size), group: gStream, unit: "MiB/s", size: size}
+	if size >= 64<<10 {
+		j.longer = bulk
+	}
 	t := func(n int, j job) task {
 		return task{Kind: transfer, Size: j.size, Count: max(n, 4), Iters: 1, Conns: 1}
 	}
@@ -190,7 +198,7 @@ func (p *planner) stream(size int) {
 }
 
 func (p *planner) both(size int) {
-	j := job{name: "both ways " + bytesText(size), group: gBoth, unit: "MiB/s", size: size}
+	j := job{name: "both ways " + bytesText(size), group: gBoth, unit: "MiB/s", size: size, longer: bulk}
 	t := func(n int, j job) task { return task{Kind: duplex, Size: j.size, Count: max(n, 4), Conns: 1} }
 	if p.device == "" {
 		p.add(j, p.rivals(), t)
@@ -200,7 +208,7 @@ func (p *planner) both(size int) {
 }
 
 func (p *planner) mixed(size int) {
-	j := job{name: "mixed " + bytesText(size), group: gMixed, unit: "MiB/s", size: size}
+	j := job{name: "mixed " + bytesText(size), group: gMixed, unit: "MiB/s", size: size, longer: bulk}
 	t := func(n int, j job) task {
 		return task{Kind: transfer, Size: j.size, Count: max(n, 4), Iters: 1, Conns: 1}
 	}
@@ -215,7 +223,7 @@ func (p *planner) mixed(size int) {
 
 func (p *planner) file() {
 	const size = 16 << 20
-	j := job{name: "file", group: gFile, unit: "MiB/s", size: size}
+	j := job{name: "file", group: gFile, unit: "MiB/s", size: size, longer: bulk}
 	t := func(n int, j job) task { return task{Kind: file, Size: j.size, Count: max(n, 1), Conns: 1} }
 	if p.device == "" {
 		p.add(j, p.rivals(), t)
