@@ -38,6 +38,32 @@ func TestWriteOfNothingTellsThatPeerHasClosed(t *testing.T) {
 	})
 }
 
+// Close sends the end itself, whether or not it has just sent another call away.
+func TestCloseSendsTheEnd(t *testing.T) {
+	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork(t, fc, Config{KeepAlive: -1, Linger: time.Hour})
+			d, a := n.pair(t)
+			read := make(chan error)
+			for _, c := range []*Conn{d, a} {
+				go func() {
+					_, err := c.Read(make([]byte, 1))
+					read <- err
+				}()
+			}
+			synctest.Wait()
+			start := time.Now()
+			closed := make(chan error)
+			go func() { closed <- a.Close() }()
+			require.NoError(t, d.Close())
+			require.NoError(t, <-closed)
+			<-read
+			<-read // net.ErrClosed, or the other's end
+			require.Less(t, time.Since(start), time.Second)
+		})
+	})
+}
+
 // While Close lingers, other calls are told at once.
 func TestCallsWhileCloseLingers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

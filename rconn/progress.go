@@ -16,8 +16,10 @@ import (
 
 // wait returns when s is ready or must give up (see over). c.mu is held, but not while sleeping.
 func (c *Conn) wait(s *side) {
-	if c.leader != nil {
-		c.progress() // a call that leads looks before it sleeps
+	if c.leader == nil {
+		c.post() // and look for completions is what a call that leads does first
+	} else {
+		c.progress()
 	}
 	for !s.ready() && !c.over(s) {
 		if c.leader == nil {

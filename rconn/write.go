@@ -80,7 +80,7 @@ func (c *Conn) write(bufs [][]byte) (n int64, err error) {
 const minPiece = 64 << 10
 
 // maxPiece is enough to make the cost of a message not count.
-const maxPiece = 256 << 10
+const maxPiece = 512 << 10
 
 // put copies bytes to the send ring, as many as there is room for, and posts them.
 func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
