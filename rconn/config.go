@@ -68,10 +68,10 @@ const (
 	defaultSend             = 64 << 10
 	defaultRecv             = 128 << 10
 	defaultIWARP            = 512 << 10
-	defaultBulkSend         = 1 << 20
+	defaultBulkSend         = 512 << 10
 	defaultBulkRecv         = 2 << 20
 	defaultUnlockedSend     = 1 << 20
-	defaultUnlockedRecv     = 4 << 20
+	defaultUnlockedRecv     = 2 << 20
 	defaultCredits          = 256
 	defaultSendQueue        = 128
 	defaultSpin             = 20 * time.Microsecond
