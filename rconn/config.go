@@ -42,7 +42,8 @@ type Config struct {
 	Linger time.Duration
 
 	// KeepAlive is how long nothing may be heard from the peer's device before it is asked for a sign of life, and
-	// KeepAliveTimeout how long it has for that; then the connection is broken, with syscall.ETIMEDOUT. It is the peer's
+	// KeepAliveTimeout how long it has for that; then the connection is broken, with syscall.ETIMEDOUT. Each may take up to an
+	// eighth of KeepAlive longer: many connections ask at once, so that an idle process seldom wakes up. It is the peer's
 	// device that must answer, not its program. 0: 15 s and 5 s. A negative KeepAlive turns it off. On iWARP a
 	// peer can refuse such questions when the connection is made, as C programs that dial do; TCP's own limits are left then.
 	KeepAlive, KeepAliveTimeout time.Duration

@@ -21,8 +21,25 @@ func (c *Conn) startKeepalive() {
 	k := &c.keepalive
 	k.idle, k.timeout, k.heard = c.cfg.KeepAlive, c.cfg.KeepAliveTimeout, time.Now()
 	if k.idle > 0 && c.ep.canProbe() {
-		k.timer = time.AfterFunc(k.idle, c.keepaliveTick)
+		k.timer = time.AfterFunc(k.until(k.idle), c.keepaliveTick)
 	}
+}
+
+// keepaliveSteps is into how many steps the idle time is divided.
+const keepaliveSteps = 8
+
+// keepaliveEpoch is where the steps of all connections' timers begin.
+var keepaliveEpoch = time.Now()
+
+// until is the time d, made longer to the next step: so the timers of many connections expire together, and an idle process wakes up for
+// all of them at once.
+func (k *keepalive) until(d time.Duration) time.Duration {
+	step := k.idle / keepaliveSteps
+	if step <= 0 {
+		return d
+	}
+	at := time.Since(keepaliveEpoch) + d
+	return d + (step-at%step)%step
 }
 
 func (c *Conn) stopKeepalive() {
@@ -37,7 +54,7 @@ func (c *Conn) heard() {
 	k.heard = time.Now()
 	if k.probing && !c.closed {
 		k.probing = false
-		k.timer.Reset(k.idle)
+		k.timer.Reset(k.until(k.idle))
 	}
 }
 
@@ -54,11 +71,11 @@ func (c *Conn) keepaliveTick() {
 	case c.err != nil || c.stream.Ended():
 		return
 	case silent < k.idle:
-		k.timer.Reset(k.idle - silent)
+		k.timer.Reset(k.until(k.idle - silent))
 	case !k.probing:
 		k.probing = true
 		c.probe()
-		k.timer.Reset(k.timeout)
+		k.timer.Reset(k.until(k.timeout))
 	default:
 		c.fail(broken(syscall.ETIMEDOUT, fmt.Errorf("keepalive: the peer's device has not answered for %v", k.timeout)))
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/rconn/rdma/verbs/verbstest"
 )
 
-// A dead link is found for an idle reader within idle + timeout, in virtual time.
+// A dead link is found for an idle reader within idle + timeout and a step for each, in virtual time.
 //
 // fault: DEATH-3
 func TestKeepaliveFindsDeadLink(t *testing.T) {
@@ -37,10 +37,30 @@ func TestKeepaliveFindsDeadLink(t *testing.T) {
 				err := <-read
 				require.ErrorIs(t, err, syscall.ETIMEDOUT)
 				require.True(t, err.(net.Error).Timeout(), "as in package net")
-				require.LessOrEqual(t, time.Since(start), time.Second+timeout+10*time.Millisecond)
+				require.LessOrEqual(t, time.Since(start), time.Second+timeout+2*time.Second/keepaliveSteps+10*time.Millisecond)
 				d.Close()
 				a.Close()
 			})
+		}
+	})
+}
+
+// Timers of connections that were made at different times expire together.
+func TestKeepaliveTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, idle := range []time.Duration{15 * time.Second, time.Second, 7} {
+			k := keepalive{idle: idle}
+			ends := make(map[time.Time]bool)
+			for range 100 {
+				now, d := time.Now(), k.until(idle)
+				require.GreaterOrEqual(t, d, idle)
+				require.LessOrEqual(t, d, idle+idle/keepaliveSteps)
+				ends[now.Add(d)] = true
+				time.Sleep(idle / 100)
+			}
+			if idle > 100 {
+				require.InDelta(t, keepaliveSteps, len(ends), 1)
+			}
 		}
 	})
 }
