@@ -34,8 +34,9 @@ type CQ interface {
 // There is no call to arm a CQ: Wait itself follows the only order that loses no event, poll, arm, poll again, park.
 type CompletionChannel interface {
 	// Wait returns nil when a CQ of the channel may have completions, or after Interrupt; the caller polls its CQs and looks at
-	// its own state, and calls Wait again if there was nothing. Poll the CQs empty before Wait. For up to spin it watches the
-	// CQs without sleeping, then it parks the goroutine; no thread is held. At most one goroutine may wait at a time.
+	// its own state, and calls Wait again if there was nothing. For up to spin it watches the CQs without sleeping, unless that has not helped
+	// lately; then it sleeps. A wait that is over within 10 ms may hold a thread, of a few that the process has for that; a longer
+	// one holds none. At most one goroutine may wait at a time.
 	// It returns ErrClosed when the channel is closed and ErrDeviceRemoved when no event can come any more.
 	Wait(spin time.Duration) error
 

@@ -27,8 +27,9 @@ var layers = map[string][]string{
 
 	"internal/acceptqueue": {},
 	"internal/lograte":     {},
+	"internal/backoff":     {},
 
-	"internal/rdmacore":  {"cm", "verbs"},
+	"internal/rdmacore":  {"internal/backoff", "cm", "verbs"},
 	"internal/softiwarp": {"internal/lograte", "cm", "verbs"},
 	"verbs/verbstest":    {"cm", "verbs"},
 

@@ -9,8 +9,8 @@
 //
 // # Goroutines and threads
 //
-// Nothing waits in C. Completion channels, the CM's event channel and a device's events are non-blocking file
-// descriptors in the runtime's poller. One goroutine, started with the first connection and never stopped, takes the CM's events;
+// Nothing waits in C for long. Completion channels, the CM's event channel and a device's events are non-blocking file
+// descriptors in the runtime's poller; a few waits for completions may sleep in C for a moment before they park (nap.go). One goroutine, started with the first connection and never stopped, takes the CM's events;
 // one goroutine per device takes its asynchronous events while somebody watches. Calls that may block in the kernel run
 // under a bound (limits.go), so that many connections need few threads.
 //
