@@ -19,9 +19,9 @@ type Config struct {
 	Device string
 
 	// SendBuffer and RecvBuffer are the sizes in bytes of the rings that a connection registers: pinned memory. The
-	// receive ring bounds what a peer may have under way. 0: 64 KiB and 128 KiB, and for a connection that carries bulk 1 MiB and 2 MiB
+	// receive ring bounds what a peer may have under way. 0: 64 KiB and 128 KiB, and for a connection that carries bulk 512 KiB and 2 MiB
 	// besides, from then on; on an iWARP device of the system 512 KiB each; on a device that does not lock memory, where only what
-	// was used costs something, 1 MiB and 4 MiB. 2 bytes to 1 GiB; an odd RecvBuffer is rounded up.
+	// was used costs something, 1 MiB and 2 MiB. 2 bytes to 1 GiB; an odd RecvBuffer is rounded up.
 	SendBuffer, RecvBuffer int
 
 	growSend, growRecv int // sizes for a connection that carries bulk; 0: the rings stay as they are
@@ -42,8 +42,8 @@ type Config struct {
 	Linger time.Duration
 
 	// KeepAlive is how long nothing may be heard from the peer's device before it is asked for a sign of life, and
-	// KeepAliveTimeout how long it has for that; then the connection is broken, with syscall.ETIMEDOUT. Each may take up to an
-	// eighth of KeepAlive longer: many connections ask at once, so that an idle process seldom wakes up. It is the peer's
+	// KeepAliveTimeout how long it has for that; then the connection is broken, with syscall.ETIMEDOUT. KeepAlive may take up to an
+	// eighth longer: many connections ask at once, so that an idle process seldom wakes up. It is the peer's
 	// device that must answer, not its program. 0: 15 s and 5 s. A negative KeepAlive turns it off. On iWARP a
 	// peer can refuse such questions when the connection is made, as C programs that dial do; TCP's own limits are left then.
 	KeepAlive, KeepAliveTimeout time.Duration

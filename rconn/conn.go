@@ -61,7 +61,9 @@ func newConn(network string, ep *endpoint) *Conn {
 	c.rd.init(func() bool { return len(c.stream.ReadSpan()) > 0 || c.deaf || c.readError() != nil }, c.kick)
 	c.wr.init(func() bool { return c.writable() || c.writeError() != nil }, c.kick)
 	c.closing.init(c.drained, c.kick)
-	c.rest.init(func() bool { return c.stream.Unposted() == 0 || c.stream.PeerDisconnected() }, c.kick)
+	c.rest.init(func() bool {
+		return c.stream.Unposted() == 0 && !c.stream.EndPending() || c.stream.PeerDisconnected()
+	}, c.kick)
 	ep.id.Notify(c.event)
 	cfg.announce(c.Device())
 	cfg.Logger.Debug("rdma connection", "local", c.laddr, "remote", c.raddr, "device", c.Device().Name(),
@@ -193,6 +195,7 @@ func (c *Conn) CloseRead() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stream.Discard()
+	c.post() // the space that is free now
 	return nil
 }
 

@@ -39,7 +39,11 @@ func (k *keepalive) until(d time.Duration) time.Duration {
 		return d
 	}
 	at := time.Since(keepaliveEpoch) + d
-	return d + (step-at%step)%step
+	rest := (step - at%step) % step
+	if d+rest < d {
+		return d // as good as never
+	}
+	return d + rest
 }
 
 func (c *Conn) stopKeepalive() {
@@ -75,7 +79,7 @@ func (c *Conn) keepaliveTick() {
 	case !k.probing:
 		k.probing = true
 		c.probe()
-		k.timer.Reset(k.until(k.timeout))
+		k.timer.Reset(k.timeout)
 	default:
 		c.fail(broken(syscall.ETIMEDOUT, fmt.Errorf("keepalive: the peer's device has not answered for %v", k.timeout)))
 	}

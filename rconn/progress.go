@@ -16,10 +16,10 @@ import (
 
 // wait returns when s is ready or must give up (see over). c.mu is held, but not while sleeping.
 func (c *Conn) wait(s *side) {
-	if c.leader == nil {
-		c.post() // and look for completions is what a call that leads does first
-	} else {
+	if c.leader != nil || c.gone.Load() != nil {
 		c.progress()
+	} else {
+		c.post() // the first thing that a call does that leads is to look for completions
 	}
 	for !s.ready() && !c.over(s) {
 		if c.leader == nil {
@@ -85,7 +85,7 @@ func (c *Conn) kick() {
 	c.ep.channel.Interrupt()
 }
 
-// progress takes all completions, posts what has become possible, and returns how many completions there were. It is the
+// progress takes completions, posts what has become possible, and returns how many completions there were. It is the
 // only reaper of the completion queue.
 func (c *Conn) progress() (n int) {
 	if c.released {
@@ -94,15 +94,26 @@ func (c *Conn) progress() (n int) {
 	// What the connection manager says counts only after all that had arrived before.
 	gone := c.gone.Load()
 	n = c.reap()
-	if gone != nil && !c.stream.Ended() {
-		c.fail(eventError(*gone))
+	if gone != nil {
+		n += c.reapAll()
+		if !c.stream.Ended() {
+			c.fail(eventError(*gone))
+		}
 	}
 	c.post()
 	c.turn()
 	return n
 }
 
-// reap takes all completions, and returns their number.
+// reapAll takes completions until there are none.
+func (c *Conn) reapAll() (n int) {
+	for k := c.reap(); k > 0; k = c.reap() {
+		n += k
+	}
+	return n
+}
+
+// reap takes completions, and returns their number. There may be more: what a wait has found and what has come since are two polls.
 func (c *Conn) reap() (n int) {
 	heard := false
 	for {
@@ -172,7 +183,7 @@ func (c *Conn) complete(wc *verbs.Completion) (heard bool) {
 
 // post posts what the stream has, and reacts to the peer's end.
 func (c *Conn) post() {
-	if c.err != nil || c.gated {
+	if c.err != nil || c.gated || c.released {
 		return
 	}
 	if c.stream.PeerDisconnected() {
@@ -184,7 +195,7 @@ func (c *Conn) post() {
 		return
 	}
 	if err := c.ep.post(); err != nil {
-		c.reap() // what had arrived before counts, it may be the peer's orderly end
+		c.reapAll() // what had arrived before counts, it may be the peer's orderly end
 		c.fail(err)
 	}
 }

@@ -92,6 +92,11 @@ func (s *Stream) Shutdown() { s.shutdown = true }
 // Disconnect ends both directions behind what was written.
 func (s *Stream) Disconnect() { s.disconnect = true }
 
+// EndPending tells that Shutdown or Disconnect was called and that Next has not given the message out.
+func (s *Stream) EndPending() bool {
+	return s.disconnect && !s.disconnectPosted || s.shutdown && !s.shutdownPosted && !s.disconnect
+}
+
 // EOF tells that the peer has ended its direction in order and that everything was consumed.
 func (s *Stream) EOF() bool {
 	return (s.peerShutdown || s.peerDisconnect) && s.recv.received == s.recv.consumed

@@ -19,7 +19,8 @@ type CQOptions struct {
 
 // CQ is a completion queue.
 type CQ interface {
-	// Poll takes up to len(wc) completions without blocking and returns their number, 0 when there are none.
+	// Poll takes up to len(wc) completions without blocking and returns their number, 0 when there are none. Only 0 means that: there
+	// may be more although wc was not filled.
 	Poll(wc []Completion) (int, error)
 
 	// Depth is the capacity that was granted, at least what was asked for.

@@ -29,13 +29,14 @@ import (
 	"github.com/rconn/rdma/verbs"
 )
 
-// channel is a completion channel. Its descriptor is in a set (epoll) of its own, which is in the runtime's poller, and only while Wait
-// parks: the event that ends a nap would wake the poller's thread as well.
+// channel is a completion channel. Its descriptor is in a set (epoll) of its own, which is in the runtime's poller, and not while Wait
+// naps: the event that ends a nap would wake the poller's thread as well.
 type channel struct {
 	dev   *device
 	fd    int
 	set   *os.File
 	setFD int             // of the set
+	inSet bool            // the descriptor is in the set
 	conn  syscall.RawConn // of the set
 	refs  refs            // CQs
 
@@ -49,7 +50,7 @@ type channel struct {
 	word sync.Mutex // keeps the interrupt word from being freed under Interrupt
 	gone bool
 
-	mu    sync.Mutex // the CQs, and all of c but the interrupt word
+	mu    sync.Mutex // the CQs, and all of c but the interrupt word and what is Wait's
 	c     *C.struct_rc_channel
 	cqs   []*cq
 	drain func(uintptr) bool // (*channel).drainEvents, made once so that Wait does not allocate
@@ -100,7 +101,26 @@ func (c *channel) makeSet() error {
 	if c.conn, err = c.set.SyscallConn(); err == nil {
 		err = c.set.SetReadDeadline(time.Time{}) // fails if the poller did not take it
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return c.joinSet()
+}
+
+func (c *channel) joinSet() error {
+	if c.inSet {
+		return nil
+	}
+	err := unix.EpollCtl(c.setFD, unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN})
+	c.inSet = err == nil
+	return os.NewSyscallError("epoll_ctl", err)
+}
+
+func (c *channel) leaveSet() {
+	if c.inSet {
+		unix.EpollCtl(c.setFD, unix.EPOLL_CTL_DEL, c.fd, nil)
+		c.inSet = false
+	}
 }
 
 // Wait follows the order that loses no event: poll, arm, poll again, park.
@@ -160,7 +180,7 @@ func (c *channel) spin(d time.Duration) (bool, error) {
 	if d <= 0 || !c.spins.Try() {
 		return false, nil
 	}
-	for d > 0 {
+	for first := true; d > 0; first = false {
 		slice := min(d, spinSlice)
 		d -= slice
 		c.lock()
@@ -170,7 +190,7 @@ func (c *channel) spin(d time.Duration) (bool, error) {
 			return false, sysErr("ibv_poll_cq", -int(r))
 		}
 		if r > 0 {
-			if r != C.RC_AT_ONCE {
+			if r != C.RC_AT_ONCE || !first {
 				c.spins.Result(true)
 			}
 			return atomic.LoadUint32(c.interruptWord()) == 0, nil
@@ -211,12 +231,10 @@ func (c *channel) sleep() (bool, error) {
 
 // park sleeps without a thread.
 func (c *channel) park() error {
-	err := unix.EpollCtl(c.setFD, unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN})
-	if err != nil {
-		return os.NewSyscallError("epoll_ctl", err)
+	if err := c.joinSet(); err != nil {
+		return err
 	}
-	err = c.conn.Read(c.drain)
-	unix.EpollCtl(c.setFD, unix.EPOLL_CTL_DEL, c.fd, nil)
+	err := c.conn.Read(c.drain)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.set.SetReadDeadline(time.Time{}) // before Wait looks at the word again
@@ -257,7 +275,7 @@ func (c *channel) attach(q *cq) error {
 		return err
 	}
 	c.cqs = append(c.cqs, q)
-	c.set.SetReadDeadline(longAgo) // a Wait that is parked has not armed it: one more round
+	c.rouse() // a Wait that sleeps has not armed it: one more round
 	return nil
 }
 
@@ -280,6 +298,11 @@ func (c *channel) Interrupt() {
 		return
 	}
 	atomic.StoreUint32(c.interruptWord(), 1)
+	c.rouse()
+}
+
+// rouse ends a sleep.
+func (c *channel) rouse() {
 	if n := c.napping.Load(); n != nil {
 		n.rouse()
 	}

@@ -12,6 +12,7 @@ import "C"
 import (
 	"encoding/binary"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,19 +36,34 @@ const maxNaps = 8
 // nap is a place to sleep at.
 type nap struct{ wake int } // an eventfd
 
-// beds are the places that are free.
-type beds chan *nap
+// beds are the places that are free. They are made when one is wanted first, and stay.
+type beds struct {
+	once sync.Once
+	free chan *nap
+}
 
-// newBeds makes as many places as there can be descriptors for: none is no error.
-func newBeds() beds {
-	n := make(beds, maxNaps)
+// take returns a place, or nil if there is none.
+func (b *beds) take() *nap {
+	b.once.Do(b.make)
+	select {
+	case n := <-b.free:
+		return n
+	default:
+		return nil
+	}
+}
+
+// make makes as many places as there can be descriptors for: none is no error.
+func (b *beds) make() {
+	b.free = make(chan *nap, maxNaps)
 	for range min(maxNaps, runtime.GOMAXPROCS(0)/2) {
 		if fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err == nil {
-			n <- &nap{fd}
+			b.free <- &nap{fd}
 		}
 	}
-	return n
 }
+
+func (b *beds) give(n *nap) { b.free <- n }
 
 // rouse ends the sleep, or the next one.
 func (n *nap) rouse() {
@@ -62,22 +78,20 @@ func (c *channel) nap() bool {
 	if !c.naps.Try() {
 		return false
 	}
-	var n *nap
-	select {
-	case n = <-c.dev.p.beds:
-	default:
+	n := c.dev.p.beds.take()
+	if n == nil {
 		return false
 	}
+	c.leaveSet()
 	c.napping.Store(n)
 	found := atomic.LoadUint32(c.interruptWord()) != 0
 	for i := 0; i < naps && !found; i++ {
-		if i > 0 {
-			runtime.Gosched() // one that is not seen for 10 ms has its processor taken away
-		}
+		// A call into C keeps Go's processor: goroutines and timers that stand in its queues would wait until sysmon looks.
+		runtime.Gosched()
 		found = C.rc_nap(c.c, C.int(n.wake), C.int(napTime.Milliseconds())) != 0
 	}
 	c.napping.Store(nil)
-	c.dev.p.beds <- n
+	c.dev.p.beds.give(n)
 	c.naps.Result(found)
 	return found
 }

@@ -25,7 +25,6 @@ var system = sync.OnceValue(func() *provider {
 		calls:    newSlots(maxCalls),
 		closes:   newSlots(maxCloses),
 		connects: newSlots(maxBlockedConnects),
-		beds:     newBeds(),
 		devices:  make(map[*C.struct_ibv_context]*device),
 	}
 })
@@ -34,7 +33,7 @@ type provider struct {
 	calls    slots // for calls that may block in the kernel for a while
 	closes   slots // for destroying QPs and cm ids
 	connects slots // for rdma_connect on iWARP
-	beds     beds  // for waits that keep their thread for a moment
+	beds     beds  // made when first used, for waits that keep their thread for a moment
 
 	mu      sync.Mutex
 	devices map[*C.struct_ibv_context]*device // by librdmacm's context

@@ -1,5 +1,5 @@
 // The C side of package rdmacore, as Go sees it: functions on scalars and flat structs. No callbacks, no threads, and on the
-// data path nothing that blocks. Functions that return int return 0 or a positive errno, unless they say otherwise.
+// data path nothing that blocks but rc_nap. Functions that return int return 0 or a positive errno, unless they say otherwise.
 //
 // The bodies are in the other headers, static inline. Where the rdma-core headers are missing there are none: the functions
 // stay unresolved weak symbols, rc_load fails first, and nobody calls them.

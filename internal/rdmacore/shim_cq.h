@@ -231,5 +231,5 @@ static inline int rc_nap(struct rc_channel *c, int wake, int ms)
 		rc_drain(c);
 	if (n > 0 && p[1].revents && read(wake, &count, sizeof(count)) < 0)
 		n = 1; // it is empty, which is what was wanted
-	return n != 0;
+	return n > 0;
 }
