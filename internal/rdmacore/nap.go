@@ -12,6 +12,7 @@ import "C"
 import (
 	"encoding/binary"
 	"runtime"
+	"runtime/metrics"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,20 +22,38 @@ import (
 
 // A nap is a sleep in the kernel on the completion channel itself, before the one in the runtime's poller. The thread that sleeps is the one
 // that goes on: an event that comes soon wakes nothing else, where a goroutine in the poller takes a thread that polls, one that looks for work,
-// and the search for who runs it. It costs a thread, so few waits of a process may nap at once, and not for long.
+// and the search for who runs it. It costs a thread, so few waits of a process may nap at once, and not for long. And a call into C keeps Go's
+// processor, with the goroutines and timers that stand in its queues, until sysmon looks: so nobody naps while a goroutine waits to be run, and a nap is
+// short, for those that come meanwhile where all other processors are busy.
 
-// napTime is long for an answer, and two naps are short for a connection that is idle.
+// naps of napTime are long for an answer, and short for a connection that is idle.
 const (
-	napTime = 5 * time.Millisecond
-	naps    = 2
+	napTime = 2 * time.Millisecond
+	naps    = 4
 )
 
-// maxNaps bounds the threads. There is at most one for every two processors that Go uses, since the runtime may take a while to see that
-// the thread uses its own for nothing.
+// askEvery is how old what fits knows may be.
+const askEvery = time.Millisecond
+
+// maxNaps bounds the threads. There is at most one for every two processors that Go uses.
 const maxNaps = 8
 
 // nap is a place to sleep at.
-type nap struct{ wake int } // an eventfd
+type nap struct {
+	wake     int // an eventfd
+	asked    time.Time
+	runnable [1]metrics.Sample
+}
+
+// fits tells whether no goroutine waits for a processor, as it was within askEvery: to ask takes a lock of Go's scheduler.
+func (n *nap) fits() bool {
+	if now := time.Now(); now.Sub(n.asked) >= askEvery {
+		n.asked = now
+		metrics.Read(n.runnable[:])
+	}
+	v := n.runnable[0].Value
+	return v.Kind() == metrics.KindUint64 && v.Uint64() == 0
+}
 
 // beds are the places that are free. They are made when one is wanted first, and stay.
 type beds struct {
@@ -58,7 +77,7 @@ func (b *beds) make() {
 	b.free = make(chan *nap, maxNaps)
 	for range min(maxNaps, runtime.GOMAXPROCS(0)/2) {
 		if fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err == nil {
-			b.free <- &nap{fd}
+			b.free <- &nap{wake: fd, runnable: [...]metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}}
 		}
 	}
 }
@@ -82,16 +101,20 @@ func (c *channel) nap() bool {
 	if n == nil {
 		return false
 	}
+	defer c.dev.p.beds.give(n)
+	if !n.fits() {
+		return false
+	}
 	c.leaveSet()
 	c.napping.Store(n)
 	found := atomic.LoadUint32(c.interruptWord()) != 0
-	for i := 0; i < naps && !found; i++ {
-		// A call into C keeps Go's processor: goroutines and timers that stand in its queues would wait until sysmon looks.
-		runtime.Gosched()
+	for i := 0; i < naps && !found && (i == 0 || n.fits()); i++ {
+		if i == naps/2 {
+			runtime.Gosched() // one that is not seen for 10 ms has its processor taken away
+		}
 		found = C.rc_nap(c.c, C.int(n.wake), C.int(napTime.Milliseconds())) != 0
 	}
 	c.napping.Store(nil)
-	c.dev.p.beds.give(n)
 	c.naps.Result(found)
 	return found
 }
