@@ -48,7 +48,7 @@ type job struct {
 
 // bulk is how much longer a stream of large writes is measured: rings grow once in the life of a connection, and each measurement has a new
 // one.
-const bulk = 4
+const bulk = 3
 
 // contender does a work n times, which means what is fit for the work, on average a moment each.
 type contender struct {

@@ -14,7 +14,7 @@ type Gate struct {
 	skip   int // of these, how many are to come
 }
 
-// Try tells whether to try this time. If so, Result must follow.
+// Try tells whether to try this time. If so, Result follows, unless it was not tried after all.
 func (g *Gate) Try() bool {
 	if g.skip > 0 {
 		g.skip--
