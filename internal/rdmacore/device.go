@@ -51,6 +51,7 @@ func openDevice(p *provider, ctx *C.struct_ibv_context) (*device, error) {
 	if err := sysErr("ibv_query_device", int(C.rc_query_device(ctx, &a))); err != nil {
 		return nil, err
 	}
+	p.beds.once.Do(p.beds.make)
 	d := &device{p: p, ctx: ctx, name: C.GoString(C.rc_device_name(ctx)), channels: make(map[*channel]struct{})}
 	d.attr = verbs.DeviceAttr{
 		Transport:       verbs.Transport(a.transport),

@@ -55,7 +55,7 @@ func (n *nap) fits() bool {
 	return v.Kind() == metrics.KindUint64 && v.Uint64() == 0
 }
 
-// beds are the places that are free. They are made when one is wanted first, and stay.
+// beds are the places that are free. They are made with the first device, and stay.
 type beds struct {
 	once sync.Once
 	free chan *nap
@@ -63,7 +63,6 @@ type beds struct {
 
 // take returns a place, or nil if there is none.
 func (b *beds) take() *nap {
-	b.once.Do(b.make)
 	select {
 	case n := <-b.free:
 		return n

@@ -33,7 +33,7 @@ type provider struct {
 	calls    slots // for calls that may block in the kernel for a while
 	closes   slots // for destroying QPs and cm ids
 	connects slots // for rdma_connect on iWARP
-	beds     beds  // made when first used, for waits that keep their thread for a moment
+	beds     beds  // for waits that keep their thread for a moment
 
 	mu      sync.Mutex
 	devices map[*C.struct_ibv_context]*device // by librdmacm's context
