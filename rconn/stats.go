@@ -12,7 +12,7 @@ type Stats struct {
 	Reads       uint64 // calls of Read that returned bytes
 	WriteStalls uint64 // times a Write waited for credits, space at the peer, or the device
 	Completions uint64 // work completions taken
-	Waits       uint64 // times a call waited for completions, spinning or asleep
+	Waits       uint64 // times a call waited for completions: they were there, or it spun or slept
 	Parks       uint64 // times it slept for that
 	Probes      uint64 // keepalive probes sent
 }

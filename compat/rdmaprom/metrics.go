@@ -24,7 +24,7 @@ var counts = []struct {
 	{"write_stalls_total", "Times a Write waited for credits, space at the peer, or the device.",
 		func(s *rconn.Stats) uint64 { return s.WriteStalls }},
 	{"completions_total", "Work completions taken.", func(s *rconn.Stats) uint64 { return s.Completions }},
-	{"waits_total", "Times a call waited for completions, spinning or asleep.", func(s *rconn.Stats) uint64 { return s.Waits }},
+	{"waits_total", "Times a call waited for completions: they were there, or it spun or slept.", func(s *rconn.Stats) uint64 { return s.Waits }},
 	{"parks_total", "Times a call slept while it waited for completions.", func(s *rconn.Stats) uint64 { return s.Parks }},
 	{"keepalive_probes_total", "Keepalive probes sent.", func(s *rconn.Stats) uint64 { return s.Probes }},
 }
