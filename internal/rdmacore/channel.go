@@ -90,11 +90,11 @@ func (d *device) CreateCompletionChannel() (verbs.CompletionChannel, error) {
 
 func (c *channel) makeSet() error {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err == nil {
-		err = unix.SetNonblock(fd, true)
-	}
 	if err != nil {
 		return os.NewSyscallError("epoll_create1", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return errors.Join(err, unix.Close(fd))
 	}
 	c.setFD = fd
 	c.set = os.NewFile(uintptr(fd), "completion channel")
