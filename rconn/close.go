@@ -47,6 +47,9 @@ func (c *Conn) Close() error {
 	if c.cfg.Linger > 0 {
 		c.linger()
 	}
+	for c.posting {
+		c.posted.Wait()
+	}
 	c.released = true
 	c.mu.Unlock()
 

@@ -31,7 +31,9 @@ type Conn struct {
 	burst           burst
 
 	sendGrowth, recvGrowth growth
-	flush                  func() // flushRest, made once: starting it allocates nothing
+	flush, pushOn          func()     // flushRest and pushRest, made once: starting them allocates nothing
+	posted                 *sync.Cond // posting ended
+	postTurns              turns
 	stats                  Stats
 	keepalive              keepalive
 	err                    error // why the connection broke
@@ -40,6 +42,7 @@ type Conn struct {
 	deaf                   bool  // CloseRead was called
 	writing                bool  // a Write is in progress
 	flushing               bool  // flushRest runs, or is about to
+	posting                bool  // a goroutine posts what was collected, or is about to
 	copying                bool  // the Write in progress has bytes left to copy
 	hungUp                 bool  // we answered the peer's disconnect
 	gated                  bool  // nothing may be sent yet
@@ -57,7 +60,8 @@ func newConn(network string, ep *endpoint) *Conn {
 	}
 	c.sendGrowth.size, c.recvGrowth.size = cfg.growSend, cfg.growRecv
 	c.sides = [...]*side{&c.rd, &c.wr, &c.closing, &c.rest}
-	c.flush = c.flushRest
+	c.flush, c.pushOn = c.flushRest, c.pushRest
+	c.posted = sync.NewCond(&c.mu)
 	c.rd.init(func() bool { return len(c.stream.ReadSpan()) > 0 || c.deaf || c.readError() != nil }, c.kick)
 	c.wr.init(func() bool { return c.writable() || c.writeError() != nil }, c.kick)
 	c.closing.init(c.drained, c.kick)

@@ -34,8 +34,8 @@ type endpoint struct {
 	signalAll bool // a completion frees the memory of its own request only
 
 	// Scratch for batches, so that posting allocates nothing.
-	sends  [16]verbs.SendWR
-	sges   [16]verbs.SGE
+	out    *batch // work requests that wait to be posted
+	spare  *batch
 	recvs  []verbs.RecvWR // one for each receive, by slot
 	freed  []uint64       // slots of completed receives, to be posted again
 	repost []verbs.RecvWR
@@ -50,7 +50,7 @@ const recvBit = 1 << 63
 
 // newEndpoint makes the objects for a connection on id, and posts the receives. When it fails, id is still the caller's.
 func newEndpoint(id cm.ID, cfg Config) (*endpoint, error) {
-	e := &endpoint{id: id}
+	e := &endpoint{id: id, out: new(batch), spare: new(batch)}
 	if err := e.build(cfg); err != nil {
 		if ferr := e.free(); ferr != nil {
 			cfg.Logger.Warn("rdma objects not released", "remote", id.RemoteAddr(), "err", ferr)
@@ -156,81 +156,8 @@ func (e *endpoint) message(wc *verbs.Completion) (ring.Message, error) {
 	return ring.Message(wc.Imm), nil
 }
 
-// repostBatch is how many receives are posted again together: that costs what posting one does.
-const repostBatch = ring.ReceiveReserve / 2
-
-// post gives the queues what the stream has for them: first the receives that are owed, then operations.
-func (e *endpoint) post() error {
-	if n := e.stream.Owed(); n >= repostBatch || n > 0 && e.stream.Granting() {
-		e.repost = e.repost[:0]
-		for _, slot := range e.freed {
-			e.repost = append(e.repost, e.recvs[slot])
-		}
-		e.freed = e.freed[:0]
-		if _, err := e.qp.PostRecv(e.repost); err != nil {
-			return err
-		}
-		e.stream.Reposted(n)
-	}
-	for {
-		n := 0
-		var op ring.Op
-		for n < len(e.sends) && e.stream.Next(&op) {
-			e.request(n, &op)
-			n++
-		}
-		if n == 0 {
-			return nil
-		}
-		if _, err := e.qp.PostSend(e.sends[:n]); err != nil {
-			return err
-		}
-	}
-}
-
-var opcodes = [...]verbs.Opcode{
-	ring.WriteImm: verbs.OpRDMAWriteWithImm, ring.Write: verbs.OpRDMAWrite, ring.Send: verbs.OpSend,
-}
-
-// request encodes an operation as the i-th work request of the batch.
-func (e *endpoint) request(i int, op *ring.Op) {
-	wr := &e.sends[i]
-	*wr = verbs.SendWR{
-		ID: op.Seq, Opcode: opcodes[op.Kind], RemoteAddr: op.Addr, RKey: op.RKey, Imm: uint32(op.Msg),
-	}
-	if op.Signal || e.signalAll {
-		wr.Flags = verbs.Signaled
-	}
-	mem := e.send
-	if op.Grown {
-		mem = e.bigSend
-	}
-	switch {
-	case op.Len == 0:
-	case op.Len <= e.inline:
-		wr.Inline = mem.Bytes()[op.Off:][:op.Len]
-	default:
-		e.sges[i] = verbs.SGE{Addr: mem.Addr() + uint64(op.Off), Length: uint32(op.Len), LKey: mem.LKey()}
-		wr.SGL = e.sges[i : i+1]
-	}
-}
-
 // canProbe tells whether the peer's device can be asked for a sign of life. On iWARP only a READ is answered.
 func (e *endpoint) canProbe() bool { return e.acked || e.reads }
-
-// probe posts a request of no bytes that the peer's device answers and its program does not see.
-func (e *endpoint) probe() (bool, error) {
-	var op ring.Op
-	if !e.stream.Probe(&op) {
-		return false, nil
-	}
-	e.request(0, &op)
-	if !e.acked {
-		e.sends[0].Opcode = verbs.OpRDMARead
-	}
-	_, err := e.qp.PostSend(e.sends[:1])
-	return true, err
-}
 
 // param is what goes with a request or an answer. Retries are six, not seven: some devices take seven as for ever, and a dead
 // link would never be found. Receiver-not-ready is retried for ever: control messages may have to wait.

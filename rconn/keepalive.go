@@ -72,7 +72,7 @@ func (c *Conn) keepaliveTick() {
 	k := &c.keepalive
 	silent := time.Since(k.heard)
 	switch {
-	case c.err != nil || c.stream.Ended():
+	case c.closed || c.err != nil || c.stream.Ended():
 		return
 	case silent < k.idle:
 		k.timer.Reset(k.until(k.idle - silent))
@@ -88,11 +88,8 @@ func (c *Conn) keepaliveTick() {
 
 // probe posts a request that only the peer's device answers. A full send queue needs none: what is in it must be answered too.
 func (c *Conn) probe() {
-	posted, err := c.ep.probe()
-	if err != nil {
-		c.fail(err)
-	}
-	if posted {
+	if c.ep.probe() {
 		c.stats.Probes++
+		c.push()
 	}
 }

@@ -62,7 +62,7 @@ func (c *Conn) lead(s *side) {
 	for !s.ready() && !c.over(s) {
 		parks := c.ep.channel.Parks()
 		s.waiting = true
-		c.unlock(s, c.keepalive.heard)
+		c.unlock(&s.turns, c.keepalive.heard)
 		err := c.ep.channel.Wait(c.cfg.Spin)
 		c.mu.Lock()
 		s.waiting = false
@@ -100,8 +100,9 @@ func (c *Conn) progress() (n int) {
 			c.fail(eventError(*gone))
 		}
 	}
-	c.post()
+	c.collect()
 	c.turn()
+	c.push()
 	return n
 }
 
@@ -179,25 +180,6 @@ func (c *Conn) complete(wc *verbs.Completion) (heard bool) {
 		c.fail(err)
 	}
 	return true
-}
-
-// post posts what the stream has, and reacts to the peer's end.
-func (c *Conn) post() {
-	if c.err != nil || c.gated || c.released {
-		return
-	}
-	if c.stream.PeerDisconnected() {
-		if !c.hungUp && c.iwarp() {
-			// The peer waits for this: on iWARP its completions told it nothing. What was received stays readable.
-			c.hungUp = true
-			_ = c.ep.id.Disconnect()
-		}
-		return
-	}
-	if err := c.ep.post(); err != nil {
-		c.reapAll() // what had arrived before counts, it may be the peer's orderly end
-		c.fail(err)
-	}
 }
 
 func (c *Conn) iwarp() bool { return c.ep.variant == ring.Separate }

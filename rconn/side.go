@@ -15,7 +15,7 @@ type side struct {
 	deadline time.Time
 	waiting  bool // asleep, or about to be
 
-	yielded time.Time // when a call last passed through the scheduler
+	turns turns
 
 	wake  chan struct{} // capacity 1: a token may be stale, so waiters look again
 	timer *time.Timer   // kicks this side at its deadline

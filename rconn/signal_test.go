@@ -19,10 +19,11 @@ func TestSignaledRequests(t *testing.T) {
 		d, a := n.pair(t)
 		transfer(t, d, a, 1<<20, 64<<10)
 		d.mu.Lock()
-		for i, wanted := range []bool{false, true} {
-			d.ep.request(i, &ring.Op{Kind: ring.Write, Signal: wanted})
-			require.Equal(t, wanted || !frees, d.ep.sends[i].Flags&verbs.Signaled != 0, "frees %v, wanted %v", frees, wanted)
+		for _, wanted := range []bool{false, true} {
+			wr := d.ep.add(&ring.Op{Kind: ring.Write, Signal: wanted})
+			require.Equal(t, wanted || !frees, wr.Flags&verbs.Signaled != 0, "frees %v, wanted %v", frees, wanted)
 		}
+		d.ep.take()
 		d.mu.Unlock()
 		closeBoth(d, a)
 	}

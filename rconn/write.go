@@ -9,9 +9,9 @@ import (
 	"github.com/rconn/rdma/ring"
 )
 
-// Write sends p. It returns when all of it is with the device or, as one of many small writes, waits to travel with others (see
-// SetNoDelay); else with the number of bytes that are. A Write of nothing tells whether the connection can be written to, as far as is
-// known.
+// Write sends p. It returns when all of it is with the device, or about to be in a call of another goroutine, or, as one of many small
+// writes, waits to travel with others (see SetNoDelay); else with the number of bytes that are. A Write of nothing tells whether the
+// connection can be written to, as far as is known.
 func (c *Conn) Write(p []byte) (int, error) {
 	one := [...][]byte{p}
 	n, err := c.write(one[:])
@@ -104,7 +104,7 @@ func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
 			now = time.Now() // it took long to get here, if pieces were posted before
 		}
 		// Only this call commits: the span is ours while the lock is not.
-		c.unlock(&c.wr, now)
+		c.unlock(&c.wr.turns, now)
 		k := copy(span, buf[:min(len(buf), piece)])
 		c.mu.Lock()
 		c.stream.Commit(k)

@@ -9,11 +9,14 @@ import (
 // it takes the processor, and the thread that does so (sysmon) looks every 20 µs for a while: that costs more than a Gosched.
 const yieldEvery = 5 * time.Millisecond
 
-// unlock unlocks c.mu where a call of s may be busy without parking for long. Such a call passes through the scheduler from time to time.
-func (c *Conn) unlock(s *side, now time.Time) {
-	due := now.Sub(s.yielded) > yieldEvery
+// turns tells when a goroutine last passed through the scheduler.
+type turns struct{ last time.Time }
+
+// unlock unlocks c.mu where a goroutine may be busy without parking for long. It passes through the scheduler from time to time.
+func (c *Conn) unlock(t *turns, now time.Time) {
+	due := now.Sub(t.last) > yieldEvery
 	if due {
-		s.yielded = now
+		t.last = now
 	}
 	c.mu.Unlock()
 	if due {
