@@ -119,6 +119,7 @@ struct rc_channel {
 	struct ibv_comp_channel *channel;
 	uint32_t interrupt;
 	int taken;       // by the last drain: events, or a negative errno
+	int late;        // a nap saw an event, and left it in the channel
 	int n, cap;
 	struct rc_cq **cqs;
 };
@@ -131,7 +132,7 @@ RC_FN void rc_detach_cq(struct rc_channel *c, struct rc_cq *cq);
 RC_FN int rc_spin(struct rc_channel *c, int64_t ns); // 1: completions, or interrupted; 0: nothing; or a negative errno
 #define RC_AT_ONCE 2				     // completions at the first look
 RC_FN int rc_arm(struct rc_channel *c); // the same after arming every CQ, unless there are completions before
-RC_FN int rc_nap(struct rc_channel *c, int wake, int ms); // sleeps until there is an event or wake was written to, then drains. 0: neither
+RC_FN int rc_nap(struct rc_channel *c, int wake, int ms); // sleeps until there is an event or wake was written to. 0: neither
 RC_FN int rc_drain(struct rc_channel *c);            // the number of events taken, or a negative errno
 
 // Work requests. Go writes them into the flat arrays of a queue, one crossing posts them all.

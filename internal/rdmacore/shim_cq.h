@@ -184,23 +184,6 @@ static inline int rc_spin(struct rc_channel *c, int64_t ns)
 	return 0;
 }
 
-static inline int rc_arm(struct rc_channel *c)
-{
-	int found = rc_look(c); // an event for what is here already would only be in the way
-	if (found)
-		return found;
-	for (int i = 0; i < c->n; i++) {
-		struct rc_cq *cq = c->cqs[i];
-		if (cq->armed)
-			continue;
-		int err = ibv_req_notify_cq(cq->cq, cq->solicited);
-		if (err)
-			return -rc_code(err);
-		cq->armed = 1;
-	}
-	return rc_look(c);
-}
-
 // Every event is acknowledged where it is taken, so that destroying a CQ has nothing to wait for but this: until then it stays, and
 // so no lock is needed. An armed CQ gives one event; whether there are more than that the kernel need not be asked.
 static inline int rc_drain(struct rc_channel *c)
@@ -208,7 +191,7 @@ static inline int rc_drain(struct rc_channel *c)
 	struct ibv_cq *cq;
 	void *context;
 
-	c->taken = 0;
+	c->taken = c->late = 0;
 	do {
 		if (rc_api.ibv_get_cq_event(c->channel, &cq, &context)) {
 			if (!c->taken && errno != EAGAIN)
@@ -221,14 +204,36 @@ static inline int rc_drain(struct rc_channel *c)
 	return c->taken;
 }
 
+static inline int rc_arm(struct rc_channel *c)
+{
+	int found = rc_look(c); // an event for what is here already would only be in the way
+	if (found)
+		return found;
+	if (c->late)
+		rc_drain(c);
+	for (int i = 0; i < c->n; i++) {
+		struct rc_cq *cq = c->cqs[i];
+		if (cq->armed)
+			continue;
+		int err = ibv_req_notify_cq(cq->cq, cq->solicited);
+		if (err)
+			return -rc_code(err);
+		cq->armed = 1;
+	}
+	return rc_look(c);
+}
+
+// What woke us is answered first: the event is taken when the CQ is armed again, before the next sleep.
 static inline int rc_nap(struct rc_channel *c, int wake, int ms)
 {
 	struct pollfd p[] = {{.fd = c->channel->fd, .events = POLLIN}, {.fd = wake, .events = POLLIN}};
 	uint64_t count;
 	int n = poll(p, 2, ms);
 
-	if (n > 0 && p[0].revents)
-		rc_drain(c);
+	if (n > 0 && p[0].revents == POLLIN)
+		c->taken = c->late = 1;
+	else if (n > 0 && p[0].revents)
+		rc_drain(c); // says what is wrong
 	if (n > 0 && p[1].revents && read(wake, &count, sizeof(count)) < 0)
 		n = 1; // it is empty, which is what was wanted
 	return n > 0;
