@@ -47,10 +47,10 @@ func (c *Conn) Close() error {
 	if c.cfg.Linger > 0 {
 		c.linger()
 	}
-	for c.posting {
-		c.posted.Wait()
-	}
 	c.released = true
+	for c.posting {
+		c.postEnded.Wait()
+	}
 	c.mu.Unlock()
 
 	c.ep.release(c.cfg)

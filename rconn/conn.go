@@ -31,8 +31,8 @@ type Conn struct {
 	burst           burst
 
 	sendGrowth, recvGrowth growth
-	flush, pushOn          func()     // flushRest and pushRest, made once: starting them allocates nothing
-	posted                 *sync.Cond // posting ended
+	flush, pusher          func()     // flushRest and pushRest, made once: starting them allocates nothing
+	postEnded              *sync.Cond // posting ended
 	postTurns              turns
 	stats                  Stats
 	keepalive              keepalive
@@ -60,8 +60,8 @@ func newConn(network string, ep *endpoint) *Conn {
 	}
 	c.sendGrowth.size, c.recvGrowth.size = cfg.growSend, cfg.growRecv
 	c.sides = [...]*side{&c.rd, &c.wr, &c.closing, &c.rest}
-	c.flush, c.pushOn = c.flushRest, c.pushRest
-	c.posted = sync.NewCond(&c.mu)
+	c.flush, c.pusher = c.flushRest, c.pushRest
+	c.postEnded = sync.NewCond(&c.mu)
 	c.rd.init(func() bool { return len(c.stream.ReadSpan()) > 0 || c.deaf || c.readError() != nil }, c.kick)
 	c.wr.init(func() bool { return c.writable() || c.writeError() != nil }, c.kick)
 	c.closing.init(c.drained, c.kick)

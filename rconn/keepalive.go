@@ -78,8 +78,8 @@ func (c *Conn) keepaliveTick() {
 		k.timer.Reset(k.until(k.idle - silent))
 	case !k.probing:
 		k.probing = true
+		k.timer.Reset(k.timeout) // before c.mu is unlocked: the answer may come at once, and sets it again
 		c.probe()
-		k.timer.Reset(k.timeout)
 	default:
 		c.fail(broken(syscall.ETIMEDOUT, fmt.Errorf("keepalive: the peer's device has not answered for %v", k.timeout)))
 	}

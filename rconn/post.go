@@ -11,17 +11,20 @@ import (
 // with those that others have added: some devices, such as Soft-RoCE, do all their work in the call that posts, and small writes gather
 // meanwhile.
 
-// batch is work requests to be posted with one call.
+// batchSends is how many requests of the stream are posted with one call.
+const batchSends = 16
+
+// callPosts is how many batches a call posts that others may have added to, before a goroutine goes on.
+const callPosts = 2
+
+// batch is work requests to be posted with one call: those of the stream, and a probe.
 type batch struct {
 	n    int
-	wrs  [16]verbs.SendWR
-	sges [16]verbs.SGE
+	wrs  [batchSends + 1]verbs.SendWR
+	sges [batchSends]verbs.SGE
 }
 
-// callPosts is how many batches a call posts, before a goroutine goes on with what others add.
-const callPosts = 4
-
-// post has the device take what the stream has for it. The lock is not held all the time.
+// post has the device take what the stream has for it. It unlocks c.mu for a while.
 func (c *Conn) post() {
 	c.collect()
 	c.push()
@@ -45,38 +48,46 @@ func (c *Conn) collect() {
 	}
 }
 
-// push posts what was collected, unless another goroutine does: that one goes on with it.
+// push posts what was collected, unless somebody does already. It unlocks c.mu for a while.
 func (c *Conn) push() {
-	if c.posting || c.ep.out.n == 0 {
+	if c.posting || !c.collected() {
 		return
 	}
 	c.posting = true
-	for range callPosts {
-		if !c.pushBatch() {
+	for n := 0; c.collected(); n++ {
+		if n == callPosts {
+			go c.pusher()
 			return
 		}
+		c.pushBatch()
 	}
-	go c.pushOn()
+	c.endPosting()
 }
 
-// pushRest posts until there is no more.
+// pushRest goes on for push.
 func (c *Conn) pushRest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.pushBatch() {
+	for c.collected() {
+		c.pushBatch()
 		c.unlock(&c.postTurns, time.Now())
 		c.mu.Lock()
 	}
+	c.endPosting()
 }
 
-// pushBatch posts what was collected, collects, and tells whether there is more to be posted.
-func (c *Conn) pushBatch() bool {
-	if c.ep.out.n == 0 || c.err != nil {
-		c.posting = false
-		c.posted.Broadcast()
-		return false
+// collected tells whether there is something to be posted, and sense in it.
+func (c *Conn) collected() bool {
+	return c.ep.out.n > 0 && c.err == nil && !c.released && !c.stream.PeerDisconnected()
+}
+
+// pushBatch posts what was collected, and collects again.
+func (c *Conn) pushBatch() {
+	b := c.ep.swap()
+	if b.n >= batchSends {
+		c.collect() // somebody may wait for room in the batch
+		c.turn()
 	}
-	b := c.ep.take()
 	c.mu.Unlock()
 	_, err := c.ep.qp.PostSend(b.wrs[:b.n])
 	c.mu.Lock()
@@ -85,7 +96,11 @@ func (c *Conn) pushBatch() bool {
 	}
 	c.collect()
 	c.turn()
-	return true
+}
+
+func (c *Conn) endPosting() {
+	c.posting = false
+	c.postEnded.Broadcast()
 }
 
 // broke ends the connection because the device refused a request.
@@ -111,14 +126,14 @@ func (e *endpoint) collect() error {
 		e.stream.Reposted(n)
 	}
 	var op ring.Op
-	for e.out.n < len(e.out.wrs) && e.stream.Next(&op) {
+	for e.out.n < batchSends && e.stream.Next(&op) {
 		e.add(&op)
 	}
 	return nil
 }
 
-// take returns what was collected, and makes room for more.
-func (e *endpoint) take() *batch {
+// swap returns what was collected, and makes room for more.
+func (e *endpoint) swap() *batch {
 	b := e.out
 	e.out, e.spare = e.spare, b
 	e.out.n = 0

@@ -14,7 +14,7 @@ import (
 // follower whose turn has come, and when it leaves, the next one to lead. So a completion wakes the
 // goroutine that wants it, without a hop through another, and no goroutine is needed while nobody waits.
 
-// wait returns when s is ready or must give up (see over). c.mu is held, but not while sleeping.
+// wait returns when s is ready or must give up (see over). c.mu is held, but not while sleeping or posting.
 func (c *Conn) wait(s *side) {
 	if c.leader != nil || c.gone.Load() != nil {
 		c.progress()
@@ -58,8 +58,8 @@ func (c *Conn) over(s *side) bool {
 // lead waits for completions until s is ready or must give up.
 func (c *Conn) lead(s *side) {
 	c.leader = s
-	s.arm()
 	for !s.ready() && !c.over(s) {
+		s.arm() // each time: progress unlocks c.mu, and the deadline may have been moved
 		parks := c.ep.channel.Parks()
 		s.waiting = true
 		c.unlock(&s.turns, c.keepalive.heard)
@@ -86,7 +86,7 @@ func (c *Conn) kick() {
 }
 
 // progress takes completions, posts what has become possible, and returns how many completions there were. It is the
-// only reaper of the completion queue.
+// only reaper of the completion queue. It unlocks c.mu to post.
 func (c *Conn) progress() (n int) {
 	if c.released {
 		return 0

@@ -23,7 +23,7 @@ func TestSignaledRequests(t *testing.T) {
 			wr := d.ep.add(&ring.Op{Kind: ring.Write, Signal: wanted})
 			require.Equal(t, wanted || !frees, wr.Flags&verbs.Signaled != 0, "frees %v, wanted %v", frees, wanted)
 		}
-		d.ep.take()
+		d.ep.swap()
 		d.mu.Unlock()
 		closeBoth(d, a)
 	}
