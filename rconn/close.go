@@ -48,8 +48,8 @@ func (c *Conn) Close() error {
 		c.linger()
 	}
 	c.released = true
-	for c.posting {
-		c.postEnded.Wait()
+	for c.posting || c.registering > 0 {
+		c.quiet.Wait()
 	}
 	c.mu.Unlock()
 

@@ -32,11 +32,12 @@ type Conn struct {
 
 	sendGrowth, recvGrowth growth
 	flush, pusher          func()     // flushRest and pushRest, made once: starting them allocates nothing
-	postEnded              *sync.Cond // posting ended
+	quiet                  *sync.Cond // posting or registering has ended
 	postTurns              turns
 	stats                  Stats
 	keepalive              keepalive
 	err                    error // why the connection broke
+	registering            int   // calls of register under way
 	closed                 bool  // Close was called
 	shutdown               bool  // CloseWrite was called
 	deaf                   bool  // CloseRead was called
@@ -46,7 +47,7 @@ type Conn struct {
 	copying                bool  // the Write in progress has bytes left to copy
 	hungUp                 bool  // we answered the peer's disconnect
 	gated                  bool  // nothing may be sent yet
-	released               bool  // the endpoint is gone
+	released               bool  // the endpoint is gone, or about to be
 }
 
 var _ net.Conn = (*Conn)(nil)
@@ -61,7 +62,7 @@ func newConn(network string, ep *endpoint) *Conn {
 	c.sendGrowth.size, c.recvGrowth.size = cfg.growSend, cfg.growRecv
 	c.sides = [...]*side{&c.rd, &c.wr, &c.closing, &c.rest}
 	c.flush, c.pusher = c.flushRest, c.pushRest
-	c.postEnded = sync.NewCond(&c.mu)
+	c.quiet = sync.NewCond(&c.mu)
 	c.rd.init(func() bool { return len(c.stream.ReadSpan()) > 0 || c.deaf || c.readError() != nil }, c.kick)
 	c.wr.init(func() bool { return c.writable() || c.writeError() != nil }, c.kick)
 	c.closing.init(c.drained, c.kick)
@@ -142,7 +143,7 @@ func (c *Conn) take(p []byte) (n int) {
 		c.mu.Lock()
 		c.stream.Consume(k)
 		n += k
-		if len(span) >= c.cfg.RecvBuffer/2 && c.recvGrowth.due() {
+		if len(span) >= c.cfg.RecvBuffer/2 {
 			c.growRecv() // the peer had filled a segment before anybody looked
 		}
 	}

@@ -3,7 +3,8 @@ package rconn
 import "github.com/rconn/rdma/verbs"
 
 // Rings of the default size begin small, since most connections never need more and registered memory is locked. One that carries bulk
-// gets large ones, once, and keeps them: the peer may fill a segment at any time.
+// gets large ones, once, and keeps them: the peer may fill a segment at any time. To register memory takes a while, so it is done beside, and
+// the small ring does meanwhile.
 
 // growAfter is how often a ring must have been too small before it is replaced.
 const growAfter = 4
@@ -12,44 +13,63 @@ const growAfter = 4
 type growth struct {
 	size  int // of the ring to come; 0: it stays as it is
 	signs int
+	ready bool // the endpoint has the memory
 }
 
-// due counts a sign that the ring is too small, and tells whether it shall grow now.
-func (g *growth) due() bool {
-	if g.size == 0 {
-		return false
+// due counts a sign that the ring is too small, and tells whether it can be replaced now. register is started when it is time for that.
+func (g *growth) due(register func(size int)) bool {
+	if g.ready {
+		g.ready = false
+		return true
 	}
-	g.signs++
-	return g.signs >= growAfter
+	if g.size > 0 {
+		if g.signs++; g.signs >= growAfter {
+			register(g.size)
+			g.size = 0
+		}
+	}
+	return false
 }
 
-// growSend replaces the send ring. Only the Write in progress calls it: nobody else adds to the ring meanwhile.
+// growSend counts a sign that the send ring is too small, and replaces it when that can be. Only the Write in progress calls it: nobody else
+// adds to the ring meanwhile.
 func (c *Conn) growSend() {
-	if mr := c.register(&c.sendGrowth, verbs.AccessLocalWrite); mr != nil {
-		c.ep.bigSend, c.cfg.SendBuffer = mr, len(mr.Bytes())
-		c.stream.GrowSend(mr.Bytes())
+	if c.sendGrowth.due(c.registerSend) {
+		mem := c.ep.bigSend.Bytes()
+		c.cfg.SendBuffer = len(mem)
+		c.stream.GrowSend(mem)
 	}
 }
 
-// growRecv replaces the receive ring, from the next segment on that the peer gets.
+// growRecv does the same for the receive ring, from the next segment on that the peer gets.
 func (c *Conn) growRecv() {
-	if mr := c.register(&c.recvGrowth, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); mr != nil {
-		c.ep.bigRecv, c.cfg.RecvBuffer = mr, len(mr.Bytes())
+	if c.recvGrowth.due(c.registerRecv) {
+		mr := c.ep.bigRecv
+		c.cfg.RecvBuffer = len(mr.Bytes())
 		c.stream.GrowRecv(mr.Bytes(), mr.Addr(), mr.RKey())
 	}
 }
 
-// register allocates memory for a larger ring, without the lock, since that takes a while. Nil: there is none to be had, and that is so
-// for good.
-func (c *Conn) register(g *growth, access verbs.Access) verbs.MR {
-	size := g.size
-	g.size = 0
-	c.mu.Unlock()
+func (c *Conn) registerSend(size int) {
+	c.registering++
+	go c.register(size, verbs.AccessLocalWrite, &c.ep.bigSend, &c.sendGrowth)
+}
+
+func (c *Conn) registerRecv(size int) {
+	c.registering++
+	go c.register(size, verbs.AccessLocalWrite|verbs.AccessRemoteWrite, &c.ep.bigRecv, &c.recvGrowth)
+}
+
+// register gets memory for a larger ring. If there is none to be had, that is so for good.
+func (c *Conn) register(size int, access verbs.Access, to *verbs.MR, g *growth) {
 	mr, err := c.ep.pd.AllocMR(size, access)
 	c.mu.Lock()
-	if err != nil {
+	defer c.mu.Unlock()
+	if err == nil {
+		*to, g.ready = mr, true
+	} else {
 		c.cfg.Logger.Debug("rdma ring stays small", "local", c.laddr, "remote", c.raddr, "bytes", size, "err", err)
-		return nil
 	}
-	return mr
+	c.registering--
+	c.quiet.Broadcast()
 }

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -93,6 +95,26 @@ func TestRingsStaySmall(t *testing.T) {
 	require.Equal(t, defaultSend, d.Info().SendBuffer)
 	require.Equal(t, defaultRecv, d.Info().RecvBuffer)
 	require.NoError(t, errors.Join(d.Close(), a.Close()))
+}
+
+// Memory for larger rings is registered beside: calls go on with the small ones, and Close waits for it.
+func TestRingsGrowBeside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: -1, Linger: -1})
+		d, a := n.pair(t)
+		defer n.a.On(verbstest.AllocMR, func() error {
+			time.Sleep(time.Second)
+			return nil
+		})()
+		begun := time.Now()
+		transfer(t, d, a, 4<<20, 1<<20)
+		require.Zero(t, time.Since(begun))
+		require.Equal(t, defaultSend, d.Info().SendBuffer)
+		require.Equal(t, defaultBulkSend, a.Info().SendBuffer)
+		require.NoError(t, d.Close())
+		require.GreaterOrEqual(t, time.Since(begun), time.Second)
+		require.NoError(t, a.Close())
+	})
 }
 
 // A connection that the peer leaves, that times out or is closed while its rings grow releases everything.

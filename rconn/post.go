@@ -100,7 +100,7 @@ func (c *Conn) pushBatch() {
 
 func (c *Conn) endPosting() {
 	c.posting = false
-	c.postEnded.Broadcast()
+	c.quiet.Broadcast()
 }
 
 // broke ends the connection because the device refused a request.

@@ -91,7 +91,7 @@ func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
 			buf, bufs = bufs[0], bufs[1:]
 		}
 		span := c.stream.WriteSpan()
-		if len(span) == 0 && len(buf) > 0 && c.sendGrowth.due() {
+		if len(span) == 0 && len(buf) > 0 {
 			c.growSend()
 			span = c.stream.WriteSpan()
 		}
