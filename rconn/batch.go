@@ -64,7 +64,8 @@ func (c *Conn) pace(bufs [][]byte) {
 	}
 }
 
-// attend starts the goroutine, where bytes are left and nobody waits who would post them.
+// attend starts the goroutine, where something is left and nobody waits who would post it: bytes, the end, or space for the peer behind as
+// many messages as may be under way.
 func (c *Conn) attend() {
 	if !c.rest.ready() && !c.writing && c.leader == nil && !c.flushing && !c.over(&c.rest) {
 		c.flushing = true

@@ -25,7 +25,7 @@ type Conn struct {
 	mu              sync.Mutex // guards all below and the sides' state; never held while sleeping
 	stream          *ring.Stream
 	rd, wr, closing side
-	rest            side     // the goroutine that posts what Write has left
+	rest            side     // the goroutine that posts what calls have left
 	sides           [4]*side // those four
 	leader          *side    // the side whose call waits on the completion channel
 	burst           burst
@@ -67,7 +67,7 @@ func newConn(network string, ep *endpoint) *Conn {
 	c.wr.init(func() bool { return c.writable() || c.writeError() != nil }, c.kick)
 	c.closing.init(c.drained, c.kick)
 	c.rest.init(func() bool {
-		return c.stream.Unposted() == 0 && !c.stream.EndPending() || c.stream.PeerDisconnected()
+		return c.stream.Unposted() == 0 && !c.stream.EndPending() && !c.stream.Granting() || c.stream.PeerDisconnected()
 	}, c.kick)
 	ep.id.Notify(c.event)
 	cfg.announce(c.Device())
@@ -117,6 +117,7 @@ func (c *Conn) read(p []byte) (int, error) {
 		if n := c.take(p); n > 0 {
 			c.stats.Reads++
 			c.burst.writes = 0 // what is written next may be an answer
+			c.attend()
 			return n, nil
 		}
 		if err := c.readError(); err != nil {
@@ -201,6 +202,7 @@ func (c *Conn) CloseRead() error {
 	defer c.mu.Unlock()
 	c.stream.Discard()
 	c.post() // the space that is free now
+	c.attend()
 	return nil
 }
 
