@@ -201,7 +201,7 @@ func (c *Conn) CloseRead() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stream.Discard()
-	c.post() // the space that is free now
+	c.progress() // drops what has arrived, and grants its space
 	c.attend()
 	return nil
 }

@@ -177,3 +177,25 @@ func TestGrantsBehindGrants(t *testing.T) {
 		}
 	})
 }
+
+// CloseRead gives the peer the space of what was not read: a Write that waits for it goes on.
+func TestCloseReadFreesTheRing(t *testing.T) {
+	const room = 4096
+	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork(t, fc, Config{KeepAlive: -1, Linger: -1, RecvBuffer: room})
+			d, a := n.pair(t)
+			time.Sleep(2 * time.Second) // the gate
+			wrote := make(chan error, 1)
+			go func() {
+				_, err := a.Write(make([]byte, 2*room))
+				wrote <- err
+			}()
+			synctest.Wait()
+			require.EqualValues(t, room, a.Stats().BytesSent)
+			require.NoError(t, d.CloseRead())
+			require.NoError(t, <-wrote)
+			closeBoth(d, a)
+		})
+	})
+}
