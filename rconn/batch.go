@@ -64,8 +64,15 @@ func (c *Conn) pace(bufs [][]byte) {
 	}
 }
 
-// attend starts the goroutine, where something is left and nobody waits who would post it: bytes, the end, or space for the peer behind as
-// many messages as may be under way.
+// settled tells whether calls may leave the connection alone: no bytes wait to be posted, nor the end, nor space for the peer behind as many
+// messages as may be under way, and nothing comes that must be dropped.
+func (c *Conn) settled() bool {
+	s := c.stream
+	posted := s.Unposted() == 0 && !s.EndPending() && !s.Granting()
+	return s.PeerDisconnected() || posted && (!c.deaf || s.EOF())
+}
+
+// attend starts the goroutine, where something is left and nobody waits who would see to it.
 func (c *Conn) attend() {
 	if !c.rest.ready() && !c.writing && c.leader == nil && !c.flushing && !c.over(&c.rest) {
 		c.flushing = true

@@ -24,7 +24,7 @@ func (c *Conn) SetLinger(sec int) error {
 
 // Close ends the connection. Calls that wait return net.ErrClosed. What was written before is sent; Close waits until the
 // peer's device has it (on iWARP, where a device does not know that: until the peer has disconnected), at most
-// for Config.Linger.
+// for Config.Linger, and for a call of the device that is under way.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {

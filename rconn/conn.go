@@ -66,9 +66,7 @@ func newConn(network string, ep *endpoint) *Conn {
 	c.rd.init(func() bool { return len(c.stream.ReadSpan()) > 0 || c.deaf || c.readError() != nil }, c.kick)
 	c.wr.init(func() bool { return c.writable() || c.writeError() != nil }, c.kick)
 	c.closing.init(c.drained, c.kick)
-	c.rest.init(func() bool {
-		return c.stream.Unposted() == 0 && !c.stream.EndPending() && !c.stream.Granting() || c.stream.PeerDisconnected()
-	}, c.kick)
+	c.rest.init(c.settled, c.kick)
 	ep.id.Notify(c.event)
 	cfg.announce(c.Device())
 	cfg.Logger.Debug("rdma connection", "local", c.laddr, "remote", c.raddr, "device", c.Device().Name(),
@@ -185,8 +183,8 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// CloseRead ends reading here: Read returns io.EOF, and what the peer still sends is dropped. The protocol has no word for
-// it, the peer is not told.
+// CloseRead ends reading here: Read returns io.EOF, and what the peer still sends is dropped, by a goroutine that lives until the peer or Close
+// ends the connection. The protocol has no word for it, the peer is not told.
 func (c *Conn) CloseRead() error {
 	c.mu.Lock()
 	if c.closed {

@@ -16,6 +16,7 @@ func (c *Conn) shut() {
 		if c.gated && !c.released {
 			c.gated = false
 			c.progress()
+			c.attend()
 		}
 	})
 }

@@ -24,8 +24,9 @@ func (g *growth) due(register func(size int)) bool {
 	}
 	if g.size > 0 {
 		if g.signs++; g.signs >= growAfter {
-			register(g.size)
+			size := g.size
 			g.size = 0
+			register(size)
 		}
 	}
 	return false
@@ -72,4 +73,5 @@ func (c *Conn) register(size int, access verbs.Access, to *verbs.MR, g *growth) 
 	}
 	c.registering--
 	c.quiet.Broadcast()
+	c.turn()
 }

@@ -117,6 +117,31 @@ func TestRingsGrowBeside(t *testing.T) {
 	})
 }
 
+// A Write that waits for room goes on in the larger ring when that is there, though the peer gives no sign.
+func TestWriteGoesOnInLargeRing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: -1, Linger: -1})
+		d, a := n.pair(t)
+		there := make(chan struct{})
+		defer n.a.On(verbstest.AllocMR, func() error {
+			<-there
+			return nil
+		})()
+		go d.Write(make([]byte, 4<<20))
+		buf := make([]byte, 16<<10)
+		for d.registering == 0 {
+			_, err := a.Read(buf)
+			require.NoError(t, err)
+			synctest.Wait()
+		}
+		require.Equal(t, defaultSend, d.Info().SendBuffer)
+		close(there)
+		synctest.Wait()
+		require.Equal(t, defaultBulkSend, d.Info().SendBuffer)
+		closeBoth(d, a)
+	})
+}
+
 // A connection that the peer leaves, that times out or is closed while its rings grow releases everything.
 func TestCloseWhileRingsGrow(t *testing.T) {
 	for round := range 20 {

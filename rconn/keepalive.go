@@ -13,7 +13,8 @@ type keepalive struct {
 	timer         *time.Timer
 	idle, timeout time.Duration
 	heard         time.Time // when the peer's device last gave a sign of life
-	probing       bool      // a probe was sent since
+	probing       bool      // a probe was due since
+	owed          bool      // it was not collected yet
 }
 
 // startKeepalive starts the timer, unless keepalive is off.
@@ -57,7 +58,7 @@ func (c *Conn) heard() {
 	k := &c.keepalive
 	k.heard = time.Now()
 	if k.probing && !c.closed {
-		k.probing = false
+		k.probing, k.owed = false, false
 		k.timer.Reset(k.until(k.idle))
 	}
 }
@@ -84,12 +85,11 @@ func (c *Conn) keepaliveTick() {
 		c.fail(broken(syscall.ETIMEDOUT, fmt.Errorf("keepalive: the peer's device has not answered for %v", k.timeout)))
 	}
 	c.turn()
+	c.attend()
 }
 
-// probe posts a request that only the peer's device answers. A full send queue needs none: what is in it must be answered too.
+// probe asks the peer's device, as soon as there is room for a request. The program there does not see it.
 func (c *Conn) probe() {
-	if c.ep.probe() {
-		c.stats.Probes++
-		c.push()
-	}
+	c.keepalive.owed = true
+	c.post()
 }

@@ -178,7 +178,7 @@ func TestGrantsBehindGrants(t *testing.T) {
 	})
 }
 
-// CloseRead gives the peer the space of what was not read: a Write that waits for it goes on.
+// What the peer still sends after CloseRead is dropped, though nobody calls: its Write goes on.
 func TestCloseReadFreesTheRing(t *testing.T) {
 	const room = 4096
 	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
@@ -188,13 +188,17 @@ func TestCloseReadFreesTheRing(t *testing.T) {
 			time.Sleep(2 * time.Second) // the gate
 			wrote := make(chan error, 1)
 			go func() {
-				_, err := a.Write(make([]byte, 2*room))
+				_, err := a.Write(make([]byte, 100*room))
 				wrote <- err
 			}()
 			synctest.Wait()
 			require.EqualValues(t, room, a.Stats().BytesSent)
 			require.NoError(t, d.CloseRead())
 			require.NoError(t, <-wrote)
+			require.NoError(t, a.CloseWrite())
+			time.Sleep(time.Second)
+			synctest.Wait()
+			require.False(t, d.flushing, "a goroutine waits for nothing")
 			closeBoth(d, a)
 		})
 	})

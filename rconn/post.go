@@ -46,6 +46,10 @@ func (c *Conn) collect() {
 	if err := c.ep.collect(); err != nil {
 		c.broke(err)
 	}
+	if k := &c.keepalive; k.owed && c.ep.probe() {
+		k.owed = false
+		c.stats.Probes++
+	}
 }
 
 // push posts what was collected, unless somebody does already. It unlocks c.mu for a while.
@@ -170,7 +174,8 @@ func (e *endpoint) add(op *ring.Op) *verbs.SendWR {
 	return wr
 }
 
-// probe adds a request of no bytes that the peer's device answers and its program does not see. False: not now.
+// probe adds a request of no bytes that the peer's device answers. False: there is no room for it, or it would come between the two parts
+// of a message.
 func (e *endpoint) probe() bool {
 	var op ring.Op
 	if e.out.n == len(e.out.wrs) || !e.stream.Probe(&op) {

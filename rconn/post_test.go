@@ -214,6 +214,47 @@ func TestProbeDuringSlowPost(t *testing.T) {
 	})
 }
 
+// A probe that finds no room, or would come between the two parts of a message, is sent later.
+func TestProbeBehindHalf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, flavours["iwarp"], Config{KeepAlive: time.Second, KeepAliveTimeout: 5 * time.Second, Credits: 32, Linger: -1})
+		d, a := n.pair(t)
+		time.Sleep(2060 * time.Millisecond) // the gate, and the rest of a step
+		require.NoError(t, d.SetNoDelay(true))
+		require.NoError(t, a.SetNoDelay(true))
+		a.stopKeepalive()
+		d.mu.Lock()
+		d.posting = true // a call that takes long
+		d.mu.Unlock()
+		for range 16 {
+			_, err := a.Write([]byte("x"))
+			require.NoError(t, err)
+		}
+		synctest.Wait()
+		_, err := d.Read(make([]byte, 100)) // one grant, which is one request
+		require.NoError(t, err)
+		require.Equal(t, 1, d.ep.out.n)
+		for range 8 {
+			_, err := d.Write([]byte("x")) // two requests
+			require.NoError(t, err)
+		}
+		require.Equal(t, batchSends, d.ep.out.n)
+		before := d.Stats().Probes
+		time.Sleep(3 * time.Second)
+		require.Equal(t, before, d.Stats().Probes)
+		d.mu.Lock()
+		d.posting = false
+		d.push()
+		d.mu.Unlock()
+		require.Equal(t, before+1, d.Stats().Probes)
+		time.Sleep(10 * time.Second)
+		d.mu.Lock()
+		require.NoError(t, d.err)
+		d.mu.Unlock()
+		closeBoth(d, a)
+	})
+}
+
 // While a batch is being posted the next one fills, and a Write that finds no room waits for no more than that.
 func TestRoomDuringSlowPost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -119,9 +119,10 @@ func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
 	return n, buf, bufs
 }
 
-// writable tells whether the Write in progress can go on: all that it copied is posted, or held, and there is room for what is left.
+// writable tells whether the Write in progress can go on: all that it copied is posted, or held, and there is room for what is left. Or
+// there is a larger ring.
 func (c *Conn) writable() bool {
-	return (c.stream.Unposted() == 0 || c.stream.Held()) && (!c.copying || len(c.stream.WriteSpan()) > 0)
+	return c.copying && c.sendGrowth.ready || (c.stream.Unposted() == 0 || c.stream.Held()) && (!c.copying || len(c.stream.WriteSpan()) > 0)
 }
 
 // copyBuffers are for ReadFrom and WriteTo: larger messages than io.Copy makes.

@@ -206,7 +206,7 @@ func (c *channel) arm() (bool, error) {
 	r := C.rc_arm(c.c)
 	c.unlock()
 	if r < 0 {
-		return false, sysErr("ibv_req_notify_cq", -int(r))
+		return false, c.failure("ibv_req_notify_cq", -int(r))
 	}
 	return r > 0, nil
 }
@@ -222,11 +222,16 @@ func (c *channel) sleep() (bool, error) {
 	if c.c.taken >= 0 {
 		return c.c.taken > 0, nil
 	}
-	if errno := syscall.Errno(-c.c.taken); errno != syscall.EIO && errno != syscall.ENODEV {
-		return false, sysErr("ibv_get_cq_event", int(errno))
+	return false, c.failure("ibv_get_cq_event", -int(c.c.taken))
+}
+
+// failure is the error of a call on the channel.
+func (c *channel) failure(call string, errno int) error {
+	if e := syscall.Errno(errno); e != syscall.EIO && e != syscall.ENODEV {
+		return sysErr(call, errno)
 	}
 	c.dev.markRemoved() // the kernel has cut the descriptor off
-	return false, verbs.ErrDeviceRemoved
+	return verbs.ErrDeviceRemoved
 }
 
 // park sleeps without a thread.

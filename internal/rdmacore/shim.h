@@ -118,7 +118,7 @@ RC_FN int rc_poll(struct rc_cq *cq, struct rc_wc *wc, int n); // with an empty s
 struct rc_channel {
 	struct ibv_comp_channel *channel;
 	uint32_t interrupt;
-	int taken;       // by the last drain: events, or a negative errno
+	int taken;       // by the last drain: events, or a negative errno; 1 also for one that is late
 	int late;        // a nap saw an event, and left it in the channel
 	int n, cap;
 	struct rc_cq **cqs;

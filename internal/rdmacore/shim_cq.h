@@ -209,8 +209,8 @@ static inline int rc_arm(struct rc_channel *c)
 	int found = rc_look(c); // an event for what is here already would only be in the way
 	if (found)
 		return found;
-	if (c->late)
-		rc_drain(c);
+	if (c->late && rc_drain(c) < 0)
+		return c->taken;
 	for (int i = 0; i < c->n; i++) {
 		struct rc_cq *cq = c->cqs[i];
 		if (cq->armed)
