@@ -180,6 +180,8 @@ func TestDeadlineSetDuringSlowPost(t *testing.T) {
 }
 
 // Keepalive asks as often as it should though the answer comes before the call that posts has returned, and though many requests wait.
+//
+// fault: DEATH-7
 func TestProbeDuringSlowPost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: time.Second, KeepAliveTimeout: 10 * time.Second, Linger: -1})
@@ -215,6 +217,8 @@ func TestProbeDuringSlowPost(t *testing.T) {
 }
 
 // A probe that finds no room, or would come between the two parts of a message, is sent later.
+//
+// fault: DEATH-7
 func TestProbeBehindHalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, flavours["iwarp"], Config{KeepAlive: time.Second, KeepAliveTimeout: 5 * time.Second, Credits: 32, Linger: -1})
