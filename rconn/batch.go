@@ -64,11 +64,12 @@ func (c *Conn) pace(bufs [][]byte) {
 	}
 }
 
-// settled tells whether calls may leave the connection alone: no bytes wait to be posted, nor the end, nor space for the peer behind as many
-// messages as may be under way, and nothing comes that must be dropped.
+// settled tells whether calls may leave the connection alone: no bytes wait to be posted, nor the end, and nothing comes that must be dropped.
+// Space that Read could not grant behind as many grants as may be under way is left to the next call: a goroutine that led for that came between
+// the reader and its completions, and cost a fifth of the rate on Soft-RoCE.
 func (c *Conn) settled() bool {
 	s := c.stream
-	posted := s.Unposted() == 0 && !s.EndPending() && !s.Granting()
+	posted := s.Unposted() == 0 && !s.EndPending()
 	return s.PeerDisconnected() || posted && (!c.deaf || s.EOF())
 }
 

@@ -115,7 +115,6 @@ func (c *Conn) read(p []byte) (int, error) {
 		if n := c.take(p); n > 0 {
 			c.stats.Reads++
 			c.burst.writes = 0 // what is written next may be an answer
-			c.attend()
 			return n, nil
 		}
 		if err := c.readError(); err != nil {
