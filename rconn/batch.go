@@ -14,8 +14,8 @@ const (
 	// batchSize is a message that need not wait for company, in bytes.
 	batchSize = minPiece
 
-	// burstWrites is the number of small writes, each within burstGap of the one before and with nothing read between, that
-	// leave at once; a few more after a pause, which only the last of them sees.
+	// burstWrites is the number of small writes in a row, with nothing read between, that leave at once. After a pause of burstGap they are
+	// counted anew; only the last of them looks for one.
 	burstWrites = 4
 	burstGap    = time.Millisecond
 )
@@ -24,7 +24,8 @@ const (
 type burst struct {
 	off    bool // SetNoDelay
 	writes int
-	last   time.Time // from the burstWrites-th on
+	last   time.Time // when the last of them returned
+	batch  int       // bytes that need not wait for company; 0: none do
 }
 
 // SetNoDelay has every Write leave at once, as a message of its own. Without it only the first few of many small writes in a row do; the
@@ -50,19 +51,25 @@ func (c *Conn) pace(bufs [][]byte) {
 	b := &c.burst
 	if b.off || size >= batchSize {
 		b.writes = 0
-	} else if b.writes++; b.writes >= burstWrites { // no clock for the others
-		now := time.Now()
-		if now.Sub(b.last) > burstGap {
-			b.writes = 1
-		}
-		b.last = now
+	} else if b.writes++; b.writes >= burstWrites && time.Since(b.last) > burstGap {
+		b.writes = 1
 	}
+	b.batch = 0
 	if b.writes > burstWrites {
-		c.stream.Batch(min(batchSize, c.cfg.SendBuffer/4))
-	} else {
-		c.stream.Batch(0)
+		b.batch = min(batchSize, c.cfg.SendBuffer/4)
+	}
+	c.stream.Batch(b.batch)
+}
+
+// paced ends what pace began. A gap is the caller's pause, not the time that a Write takes: some devices do all their work in the call that posts.
+func (c *Conn) paced() {
+	if b := &c.burst; b.writes >= burstWrites-1 { // no clock for the others
+		b.last = time.Now()
 	}
 }
+
+// crowded tells that small writes have become a message of the largest size that the send ring allows.
+func (c *Conn) crowded() bool { return c.burst.batch > 0 && c.stream.Unposted() >= c.burst.batch }
 
 // settled tells whether calls may leave the connection alone: no bytes wait to be posted, nor the end, and nothing comes that must be dropped.
 // Space that Read could not grant behind as many grants as may be under way is left to the next call: a goroutine that led for that came between

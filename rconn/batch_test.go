@@ -90,6 +90,35 @@ func TestThirdCallLeads(t *testing.T) {
 	closeBoth(d, a)
 }
 
+// On a device that works in the call that posts each Write takes a while. That is no pause of the caller: small writes travel together.
+func TestSmallWritesOnSlowDevice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: -1})
+		d, a := n.pair(t)
+		q := d.slowDown(burstGap - 1)
+		const writes = 400
+		go func() {
+			for range writes {
+				d.Write(make([]byte, 1024))
+			}
+		}()
+		_, err := io.ReadFull(a, make([]byte, writes*1024))
+		require.NoError(t, err)
+		require.Less(t, q.called(), writes/4)
+
+		// After a pause each leaves at once again.
+		for range burstWrites {
+			time.Sleep(burstGap + 1)
+			called := q.called()
+			_, err := d.Write(make([]byte, 1024))
+			require.NoError(t, err)
+			require.Equal(t, called+1, q.called())
+		}
+		time.Sleep(time.Second) // no post is under way
+		closeBoth(d, a)
+	})
+}
+
 // Bytes that a peer who is gone does not want keep no goroutine.
 func TestHeldBytesOfEndedPeer(t *testing.T) {
 	const room = 4096

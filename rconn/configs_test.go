@@ -129,6 +129,7 @@ func TestCreditBeforeCompletion(t *testing.T) {
 			d, a := n.pair(t)
 			time.Sleep(time.Second)
 			n.a.Device(0).DelayCompletions(time.Hour, 0)
+			require.NoError(t, d.SetNoDelay(true)) // small writes that travel together do wait for completions
 			sent, got := make([]byte, total), make([]byte, total)
 			stream(2).Read(sent)
 			start := time.Now()

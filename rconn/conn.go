@@ -141,8 +141,8 @@ func (c *Conn) take(p []byte) (n int) {
 		c.mu.Lock()
 		c.stream.Consume(k)
 		n += k
-		if len(span) >= c.cfg.RecvBuffer/2 {
-			c.growRecv() // the peer had filled a segment before anybody looked
+		if len(span) >= c.cfg.RecvBuffer/4 {
+			c.growRecv() // the peer had filled half of a segment before anybody looked
 		}
 	}
 	if n > 0 {

@@ -84,6 +84,43 @@ func TestRingsGrow(t *testing.T) {
 	require.NoError(t, errors.Join(d.Close(), a.Close()))
 }
 
+// Writes that end where no segment does are cut in two, neither of which fills one: the rings grow all the same.
+func TestRingsGrowForCutWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: -1})
+		d, a := n.pair(t)
+		_, err := d.Write(make([]byte, 16))
+		require.NoError(t, err)
+		_, err = io.ReadFull(a, make([]byte, 16))
+		require.NoError(t, err)
+		for range 2 * growAfter {
+			go d.Write(make([]byte, defaultRecv/2))
+			_, err = io.ReadFull(a, make([]byte, defaultRecv/2))
+			require.NoError(t, err)
+			synctest.Wait()
+		}
+		require.Equal(t, defaultBulkRecv, a.Info().RecvBuffer)
+		closeBoth(d, a)
+	})
+}
+
+// Small writes that come faster than the device takes them are bulk too: the larger the send ring, the larger a message that they make.
+func TestSendRingGrowsForSmallWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: -1})
+		d, a := n.pair(t)
+		d.slowDown(burstGap / 10)
+		go io.Copy(io.Discard, a)
+		for range 200 {
+			_, err := d.Write(make([]byte, 1024))
+			require.NoError(t, err)
+		}
+		require.Equal(t, defaultBulkSend, d.Info().SendBuffer)
+		time.Sleep(time.Second) // no post is under way: while Close waits for its mutex, time would stand still
+		closeBoth(d, a)
+	})
+}
+
 // Where no memory is to be had the rings stay as they are, and the connection goes on. It does not try again.
 func TestRingsStaySmall(t *testing.T) {
 	n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: -1, Linger: -1})

@@ -46,6 +46,7 @@ func (c *Conn) write(bufs [][]byte) (n int64, err error) {
 	c.writing = true
 	defer func() {
 		c.writing = false
+		c.paced()
 		c.attend()
 	}()
 	c.pace(bufs)
@@ -114,6 +115,9 @@ func (c *Conn) put(buf []byte, bufs [][]byte) (int, []byte, [][]byte) {
 		}
 	}
 	if n > 0 {
+		if c.crowded() {
+			c.growSend()
+		}
 		c.post()
 	}
 	return n, buf, bufs
