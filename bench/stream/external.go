@@ -106,6 +106,22 @@ func microsPerTransfer(out string) (float64, error) {
 	return 0, fmt.Errorf("rstream printed no time:\n%s", out)
 }
 
+// peerTimes is what programs of testbed/peers print: the seconds that all took, and quantiles of single times from those that tell them.
+func peerTimes(out string) (took time.Duration, times []float64, err error) {
+	var numbers []float64
+	for field := range strings.FieldsSeq(out) {
+		x, err := strconv.ParseFloat(field, 64)
+		if err != nil {
+			return 0, nil, fmt.Errorf("%w, want only times in:\n%s", err, out)
+		}
+		numbers = append(numbers, x)
+	}
+	if len(numbers) == 0 {
+		return 0, nil, errors.New("the program printed no time")
+	}
+	return micros(numbers[0] * 1e6), numbers[1:], nil
+}
+
 // perfRow finds the row of numbers that programs of perftest print, below a row that starts with "#bytes".
 func perfRow(out string) ([]float64, error) {
 	_, rest, ok := strings.Cut(out, "#bytes")

@@ -84,7 +84,7 @@ func (r *results) plots() []plot {
 	drawn := func(c chart) template.HTML { return template.HTML(c.svg()) }
 	const rounds = " Thin lines show how far the rounds differ."
 	return []plot{
-		{"64 B: how long one way takes", "The part of all messages that took at most so long, half of a round trip; the programs of perftest tell two points of it.", drawn(chart{
+		{"64 B: how long one way takes", "The part of all messages that took at most so long, half of a round trip; the programs of perftest tell two points of it, rstream none.", drawn(chart{
 			x: "µs, logarithmic", y: "part of messages", logX: true, lines: r.distributions("round trip 64B"),
 		})},
 		{"One way by size", "Mean time of one way." + rounds, drawn(r.bySize(gRoundTrip, nValue, chart{y: "µs, logarithmic", logY: true}))},

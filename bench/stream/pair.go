@@ -184,7 +184,7 @@ func (p pair) measure(tr transport, addr string, t task) (sample, error) {
 		posted += after[i].Messages - before[i].Messages
 	}
 	s := t.sample(r.Took, cpu)
-	s.Times = r.Times
+	s.setTimes(r.Times)
 	messages := float64(t.messages())
 	s.Numbers[nAllocs] = float64(mallocs) / messages
 	if (tr.Kind == onDevice || tr.Kind == onSoftware) && t.Kind != connects && t.Kind != requests {
@@ -193,9 +193,6 @@ func (p pair) measure(tr transport, addr string, t task) (sample, error) {
 	}
 	if t.Kind == share {
 		s.Numbers[nUneven] = r.Uneven
-	}
-	if len(r.Times) > 0 {
-		s.Numbers[nMedian], s.Numbers[nP99] = r.Times[len(r.Times)/2], r.Times[len(r.Times)*99/100]
 	}
 	return s, nil
 }

@@ -69,7 +69,7 @@ const (
 	spinLong = 5 * time.Millisecond
 )
 
-// Names of contenders that goals compare.
+// Names of contenders that goals compare or plots tell apart.
 const (
 	cRconn     = "rconn"
 	cRconnSpin = "rconn, spinning"
@@ -84,6 +84,7 @@ const (
 	cSendLat   = "ib_send_lat"
 	cSendEvent = "ib_send_lat -e"
 	cRsocket   = "C rsocket"
+	cTimed     = "C rsocket, timed"
 	cCmtime    = "cmtime"
 )
 
@@ -171,7 +172,8 @@ func (p *planner) roundTrip(size int) {
 		{cRconnSpin, transport{Kind: onDevice, Addr: p.device, Spin: spinLong}},
 		{cRconnPark, transport{Kind: onDevice, Addr: p.device, Spin: parkOnly}},
 	}, rivals...)
-	more := []contender{rstream(cRstream, t, j), perfLatency(cWriteLat, size)}
+	timed := contender{name: cTimed, run: func(b *bench, n int) (sample, error) { return b.rsocketRoundTrips(t(n, j)) }}
+	more := []contender{rstream(cRstream, t, j), timed, perfLatency(cWriteLat, size)}
 	if size == 64 {
 		more = append(more, rstream(cBlocking, t, j), perfLatency(cSendLat, size), perfLatency(cSendEvent, size, "-e"))
 	}

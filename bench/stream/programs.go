@@ -164,18 +164,35 @@ func perfRate(size int, more ...string) contender {
 	}}
 }
 
-func (b *bench) rsocketConnects(t task) (sample, error) {
+// peer runs a program of testbed/peers at both ends; the numbers are its last arguments.
+func (b *bench) peer(name string, numbers ...int) (took time.Duration, times []float64, cpu time.Duration, err error) {
 	if b.peers == "" {
-		return sample{}, errors.New("-peers must name the folder with the program connects, of testbed/peers")
+		return 0, nil, 0, fmt.Errorf("-peers must name the folder with the program %s, of testbed/peers", name)
 	}
-	connects := filepath.Join(b.peers, "connects")
-	args := []string{b.addr, b.port(), strconv.Itoa(t.Count)}
-	out, cpu, err := both(b.ctx, append([]string{connects, "listen"}, args...), append([]string{connects, "dial"}, args...))
+	program := filepath.Join(b.peers, name)
+	args := []string{b.addr, b.port()}
+	for _, n := range numbers {
+		args = append(args, strconv.Itoa(n))
+	}
+	out, cpu, err := both(b.ctx, append([]string{program, "listen"}, args...), append([]string{program, "dial"}, args...))
 	if err != nil {
-		return sample{}, err
+		return 0, nil, 0, err
 	}
-	seconds, err := strconv.ParseFloat(strings.TrimSpace(out), 64)
-	return t.sample(micros(seconds*1e6), cpu), err
+	took, times, err = peerTimes(out)
+	return took, times, cpu, err
+}
+
+func (b *bench) rsocketConnects(t task) (sample, error) {
+	took, _, cpu, err := b.peer("connects", t.Count)
+	return t.sample(took, cpu), err
+}
+
+// rsocketRoundTrips spins as rstream does: what it used tells nothing.
+func (b *bench) rsocketRoundTrips(t task) (sample, error) {
+	took, times, _, err := b.peer("roundtrips", t.Size, t.Iters)
+	s := t.sample(took, 0)
+	s.setTimes(times)
+	return s, err
 }
 
 func (b *bench) cmtime(t task) (sample, error) {

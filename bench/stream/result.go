@@ -88,6 +88,14 @@ func (t task) sample(took, cpu time.Duration) sample {
 	return s
 }
 
+// setTimes adds the quantiles of the times of single operations, if they are known.
+func (s *sample) setTimes(times []float64) {
+	s.Times = times
+	if len(times) > 0 {
+		s.Numbers[nMedian], s.Numbers[nP99] = times[len(times)/2], times[len(times)*99/100]
+	}
+}
+
 // numbers collects one number of all rounds, if it is known.
 func (m *measured) numbers(name string) []float64 {
 	var all []float64

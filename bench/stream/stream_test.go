@@ -58,6 +58,19 @@ func TestParsersOfPrograms(t *testing.T) {
 		require.Error(t, err, bad)
 	}
 
+	took, times, err := peerTimes("0.250000\n11.500\n12.250\n")
+	require.NoError(t, err)
+	require.Equal(t, 250*time.Millisecond, took)
+	require.Equal(t, []float64{11.5, 12.25}, times)
+	took, times, err = peerTimes("2.5\n")
+	require.NoError(t, err)
+	require.Equal(t, 2500*time.Millisecond, took)
+	require.Empty(t, times)
+	for _, bad := range []string{"", "roundtrips: connect: Connection refused", "0.25\n11.5 µs\n"} {
+		_, _, err = peerTimes(bad)
+		require.Error(t, err, bad)
+	}
+
 	row, err := perfRow(" #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n" +
 		" 65536      1000             58.96              55.85  		   0.000894\n---\n")
 	require.NoError(t, err)
@@ -88,6 +101,19 @@ func TestSampleOfTask(t *testing.T) {
 	per := task{Kind: connects, Size: 1, Count: 50}.sample(2*time.Second, time.Second)
 	require.Equal(t, 25.0, per.Numbers[nValue])
 	require.NotContains(t, per.Numbers, nCPUByte)
+}
+
+func TestTimesOfSample(t *testing.T) {
+	s := task{Kind: transfer, Size: 64, Count: 1, Iters: 1000}.sample(20*time.Millisecond, 0)
+	s.setTimes(nil)
+	require.NotContains(t, s.Numbers, nMedian, "what is not known is not 0")
+	times := make([]float64, 200)
+	for i := range times {
+		times[i] = float64(i)
+	}
+	s.setTimes(times)
+	require.Equal(t, []float64{100, 198}, []float64{s.Numbers[nMedian], s.Numbers[nP99]})
+	require.Equal(t, times, s.Times)
 }
 
 func TestScaled(t *testing.T) {

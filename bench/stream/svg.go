@@ -260,6 +260,7 @@ var styles = map[string]style{
 	cRstream:         {"orange", "", 1},
 	cBlocking:        {"orange", "dashed", 2},
 	cRsocket:         {"orange", "", 0},
+	cTimed:           {"orange", "dotted", 0},
 	cCmtime:          {"orange", "dashed", 0},
 	cWriteBW:         {"green", "", 2},
 	cWriteLat:        {"green", "", 2},
