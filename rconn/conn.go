@@ -43,6 +43,7 @@ type Conn struct {
 	deaf                   bool  // CloseRead was called
 	writing                bool  // a Write is in progress
 	flushing               bool  // flushRest runs, or is about to
+	granting               bool  // grant is about to run
 	posting                bool  // a goroutine posts what was collected, or is about to
 	copying                bool  // the Write in progress has bytes left to copy
 	hungUp                 bool  // we answered the peer's disconnect
@@ -115,6 +116,7 @@ func (c *Conn) read(p []byte) (int, error) {
 		if n := c.take(p); n > 0 {
 			c.stats.Reads++
 			c.burst.writes = 0 // what is written next may be an answer
+			c.attend()
 			return n, nil
 		}
 		if err := c.readError(); err != nil {

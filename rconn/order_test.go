@@ -144,6 +144,42 @@ func TestFlushAfterClose(t *testing.T) {
 	require.NoError(t, a.Close())
 }
 
+// What Read frees behind as many grants as may be under way is granted though nobody calls again.
+//
+// fault: FLOW-10
+func TestGrantsBehindGrants(t *testing.T) {
+	forFlavours(t, func(t *testing.T, fc verbstest.Config) {
+		fc.Latency = time.Millisecond
+		for _, credits := range []int{2, 8} {
+			for reads := 1; reads < 40; reads++ {
+				synctest.Test(t, func(t *testing.T) {
+					n := newNetwork(t, fc, Config{KeepAlive: -1, Credits: credits, RecvBuffer: 4, Linger: -1})
+					d, a := n.pair(t)
+					require.NoError(t, a.SetNoDelay(true))
+					go func() {
+						for range 200 {
+							if _, err := a.Write([]byte("x")); err != nil {
+								return
+							}
+						}
+					}()
+					time.Sleep(20 * time.Millisecond)
+					for range reads {
+						_, err := d.Read(make([]byte, 1))
+						require.NoError(t, err)
+					}
+					time.Sleep(time.Second)
+					synctest.Wait()
+					require.False(t, d.stream.Granting(), "%d credits, %d reads", credits, reads)
+					require.False(t, d.flushing)
+					require.NoError(t, d.Close())
+					require.NoError(t, a.Close())
+				})
+			}
+		}
+	})
+}
+
 // What the peer still sends after CloseRead is dropped, though nobody calls: its Write goes on.
 //
 // fault: FLOW-10

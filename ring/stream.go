@@ -144,7 +144,9 @@ func (s *Stream) Owed() int { return s.recv.owed }
 
 // Granting tells that there is something to grant once nothing is owed. Else a few receives, up to half of ReceiveReserve, may be owed for
 // a while.
-func (s *Stream) Granting() bool { return !s.peerShutdown && (s.recv.canOffer() || s.recv.grantDue()) }
+func (s *Stream) Granting() bool {
+	return !s.peerShutdown && !s.peerDisconnect && (s.recv.canOffer() || s.recv.grantDue())
+}
 
 // Reposted says that n receives were posted.
 func (s *Stream) Reposted(n int) { s.recv.owed -= n }
