@@ -91,6 +91,8 @@ func TestThirdCallLeads(t *testing.T) {
 }
 
 // On a device that works in the call that posts each Write takes a while. That is no pause of the caller: small writes travel together.
+//
+// fault: FLOW-11
 func TestSmallWritesOnSlowDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: -1})
