@@ -15,7 +15,7 @@ const (
 	batchSize = minPiece
 
 	// burstWrites is the number of small writes in a row, with nothing read between, that leave at once. After a pause of burstGap they are
-	// counted anew; only the last of them looks for one.
+	// counted anew; the first few do not look for one.
 	burstWrites = 4
 	burstGap    = time.Millisecond
 )
@@ -82,6 +82,13 @@ func (c *Conn) settled() bool {
 // their completions at once came between a busy reader and its own, and cost a fifth of the rate on Soft-RoCE.
 const grantDelay = 10 * time.Millisecond
 
+// grants is what is left of granting.
+type grants struct {
+	timer *time.Timer
+	due   bool // grant is about to run
+	delay time.Duration
+}
+
 // attend sees to it that what is left is posted, where nobody waits who would.
 func (c *Conn) attend() {
 	if c.writing || c.leader != nil || c.over(&c.rest) {
@@ -91,18 +98,29 @@ func (c *Conn) attend() {
 	case !c.rest.ready() && !c.flushing:
 		c.flushing = true
 		go c.flush()
-	case c.stream.Granting() && !c.gated && !c.granting:
-		c.granting = true
-		time.AfterFunc(grantDelay, c.grant)
+	case c.stream.Granting() && !c.gated && !c.grants.due:
+		c.grants.due = true
+		if c.grants.timer == nil {
+			c.grants.delay = grantDelay
+			c.grants.timer = time.AfterFunc(c.grants.delay, c.grant)
+		} else {
+			c.grants.timer.Reset(c.grants.delay)
+		}
 	}
 }
 
-// grant grants what Read could not.
+// grant grants what Read could not. While the completions do not come, as from a peer that is dead, it looks less and less often.
 func (c *Conn) grant() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.granting = false
+	g := &c.grants
+	g.due = false
 	c.progress()
+	if c.stream.Granting() {
+		g.delay = min(2*g.delay, time.Second)
+	} else {
+		g.delay = grantDelay
+	}
 	c.attend()
 }
 

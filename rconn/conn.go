@@ -36,6 +36,7 @@ type Conn struct {
 	postTurns              turns
 	stats                  Stats
 	keepalive              keepalive
+	grants                 grants
 	err                    error // why the connection broke
 	registering            int   // calls of register under way
 	closed                 bool  // Close was called
@@ -43,7 +44,6 @@ type Conn struct {
 	deaf                   bool  // CloseRead was called
 	writing                bool  // a Write is in progress
 	flushing               bool  // flushRest runs, or is about to
-	granting               bool  // grant is about to run
 	posting                bool  // a goroutine posts what was collected, or is about to
 	copying                bool  // the Write in progress has bytes left to copy
 	hungUp                 bool  // we answered the peer's disconnect
@@ -143,9 +143,7 @@ func (c *Conn) take(p []byte) (n int) {
 		c.mu.Lock()
 		c.stream.Consume(k)
 		n += k
-		if len(span) >= c.cfg.RecvBuffer/4 {
-			c.growRecv() // the peer had filled half of a segment before anybody looked
-		}
+		c.noteSpan(len(span))
 	}
 	if n > 0 {
 		c.post()

@@ -13,7 +13,8 @@ const growAfter = 4
 type growth struct {
 	size  int // of the ring to come; 0: it stays as it is
 	signs int
-	ready bool // the endpoint has the memory
+	ready bool   // the endpoint has the memory
+	seen  uint64 // bytes received at the last sign
 }
 
 // due counts a sign that the ring is too small, and tells whether it can be replaced now. register is started when it is time for that.
@@ -39,6 +40,19 @@ func (c *Conn) growSend() {
 		mem := c.ep.bigSend.Bytes()
 		c.cfg.SendBuffer = len(mem)
 		c.stream.GrowSend(mem)
+	}
+}
+
+// noteSpan takes the size of what is unread, of which a quarter of the ring is a sign that it is too small: once for as much that has arrived, however
+// small the pieces in which it is read.
+func (c *Conn) noteSpan(n int) {
+	least := c.cfg.RecvBuffer / 4
+	if n < least {
+		return
+	}
+	if got := c.stream.Stats().BytesReceived; got-c.recvGrowth.seen >= uint64(least) {
+		c.recvGrowth.seen = got
+		c.growRecv()
 	}
 }
 

@@ -104,6 +104,26 @@ func TestRingsGrowForCutWrites(t *testing.T) {
 	})
 }
 
+// A message that is read in many pieces is one sign, not many.
+func TestRingStaysSmallForOneMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{KeepAlive: -1})
+		d, a := n.pair(t)
+		for range growAfter - 1 {
+			_, err := d.Write(make([]byte, 48<<10))
+			require.NoError(t, err)
+			synctest.Wait()
+			for range 12 {
+				_, err = io.ReadFull(a, make([]byte, 4<<10))
+				require.NoError(t, err)
+			}
+			require.Zero(t, a.registering)
+		}
+		require.Equal(t, defaultRecv, a.Info().RecvBuffer)
+		closeBoth(d, a)
+	})
+}
+
 // Small writes that come faster than the device takes them are bulk too: the larger the send ring, the larger a message that they make.
 func TestSendRingGrowsForSmallWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -46,7 +46,7 @@ func main() {
 	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle connections are watched")
 	only := flag.String("only", "", "measure only work whose name matches this `regexp`")
 	who := flag.String("who", "", "measure only contenders whose name matches this `regexp`: one alone, for a profile")
-	flag.StringVar(&o.peers, "peers", "", "the `folder` with the C programs of testbed/peers")
+	flag.StringVar(&o.peers, "peers", "", "the `folder` with the C programs of testbed/peers; without it their measurements fail")
 	flag.StringVar(&o.html, "html", "", "write a page with tables and plots to this `file`")
 	flag.StringVar(&o.json, "json", "", "keep the results in this `file`: work that is not measured now is taken from it")
 	flag.StringVar(&o.doc, "doc", "", "write the tables into this `file`, between <!-- bench SECTION --> and <!-- end -->")
