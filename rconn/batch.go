@@ -82,7 +82,7 @@ func (c *Conn) settled() bool {
 // their completions at once came between a busy reader and its own, and cost a fifth of the rate on Soft-RoCE.
 const grantDelay = 10 * time.Millisecond
 
-// grants is what is left of granting.
+// grants is the timer that looks after what Read could not grant.
 type grants struct {
 	timer *time.Timer
 	due   bool // grant is about to run
