@@ -348,7 +348,7 @@ func (s *Stream) emit(op *Op, control bool) {
 	default:
 		op.Kind = Write
 		s.half, s.halfCtl, s.hasHalf = op.Msg, control, true
-		s.send.queue.push(op, s.send.posted, control, false)
+		s.send.queue.push(op, s.send.posted, false, false) // the SEND behind it counts for both
 	}
 }
 

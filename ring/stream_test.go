@@ -96,6 +96,26 @@ func TestGrantWaitsForReceives(t *testing.T) {
 	require.NotZero(t, ops[0].RKey, "an empty write names a good target too")
 }
 
+// As many grants may be under way in either variant, though one takes two operations on iWARP.
+func TestGrantsUnderWay(t *testing.T) {
+	for name, variant := range variants {
+		t.Run(name, func(t *testing.T) {
+			e := started(t, variant)
+			ops := e.drain() // the second half of the ring
+			for !e.Granting() {
+				require.NoError(t, e.Received(16, map[Variant]int{Immediate: 16, Separate: MessageSize}[variant]))
+				e.Consume(16)
+				e.Reposted(1)
+				ops = append(ops, e.drain()...)
+			}
+			require.Len(t, ops, controlReserve*e.opsPerMessage())
+			require.True(t, e.Granting())
+			e.Completed(ops[e.opsPerMessage()-1].Seq)
+			require.Len(t, e.drain(), e.opsPerMessage())
+		})
+	}
+}
+
 // A sender leaves a reserve of credits, at most half of them.
 func TestReserve(t *testing.T) {
 	for credits, want := range map[uint16]int{384: 376, 16: 8, 4: 2, 2: 1, 1: 1} {
