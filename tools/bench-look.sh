@@ -5,6 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/debian.sh
 
+say() { echo "bench-look: $*" >&2; }
+
 [[ -n ${CHROMIUM:-} ]] || install_missing chromium
 profile=$(mktemp -d)
 trap 'rm -rf "$profile"' EXIT
