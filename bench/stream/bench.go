@@ -23,6 +23,7 @@ type bench struct {
 	ports  int                      // used
 	starts map[string]time.Duration // see startCPU
 
+	speed    speed
 	failures []string
 }
 
@@ -55,6 +56,7 @@ func (b *bench) measure(plan []job) (*results, error) {
 	for round := range b.rounds + 1 {
 		start := time.Now()
 		for i, j := range plan {
+			b.speed.look()
 			for k, c := range j.contenders {
 				got := &r.Outcomes[i].Results[k].Rounds
 				if c.all != nil && round > 0 {
@@ -94,7 +96,7 @@ func (b *bench) measure(plan []job) (*results, error) {
 		}
 		fmt.Fprintf(os.Stderr, "round %d of %d: %.0f s\n", round, b.rounds, time.Since(start).Seconds())
 	}
-	r.Notes = append(r.Notes, b.failures...)
+	r.Notes = append(append(r.Notes, b.speed.doubt()...), b.failures...)
 	r.Settings = slices.Sorted(maps.Keys(b.pair.infos))
 	return r, nil
 }

@@ -35,6 +35,22 @@ func TestRatioPairsRounds(t *testing.T) {
 	require.True(t, math.IsNaN(ratioOf(nil, []float64{1}).value))
 }
 
+// A machine that is slower at times is worth a warning, a single slow moment is not.
+func TestSpeed(t *testing.T) {
+	steady := speed{took: []float64{20, 20, 21, 20, 21, 20, 20, 20, 20, 20, 90}}
+	require.Empty(t, steady.doubt())
+	twofold := speed{took: []float64{20, 20, 21, 40, 41, 39, 20, 20, 40, 40, 90}}
+	require.Len(t, twofold.doubt(), 1)
+	require.Contains(t, twofold.doubt()[0], "took 20 ms (a tenth of the time), 39 (median), 41 (nine tenths)")
+	require.Empty(t, new(speed).doubt())
+
+	var s speed
+	s.look()
+	s.look()
+	require.Len(t, s.took, 2)
+	require.Greater(t, s.took[0], 0.0)
+}
+
 func TestQuantilesOfTimes(t *testing.T) {
 	var times []time.Duration
 	for i := 1000; i > 0; i-- {
