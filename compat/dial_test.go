@@ -44,6 +44,7 @@ func (w *world) echo(t testing.TB, ln net.Listener) *echo {
 			}
 			e.work.Go(func() {
 				defer c.Close()
+				defer context.AfterFunc(t.Context(), func() { c.Close() })() // a test that failed may have left its end open
 				if n, _ := io.Copy(c, c); n > 0 {
 					e.mu.Lock()
 					e.seen[kind(c)]++

@@ -126,7 +126,7 @@ func TestCreditBeforeCompletion(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			fc.Latency = time.Millisecond
 			// Entries of the send queue do wait for completions: there are enough.
-			n := newNetwork(t, fc, Config{RecvBuffer: recvRing, Credits: 4, SendQueue: 1024, KeepAlive: -1})
+			n := newNetwork(t, fc, Config{RecvBuffer: recvRing, Credits: 4, SendQueue: 160, KeepAlive: -1})
 			d, a := n.pair(t)
 			time.Sleep(time.Second)
 			n.a.Device(0).DelayCompletions(time.Hour, 0)

@@ -35,7 +35,7 @@ func newWorld(t testing.TB, variant Variant, size int) *world {
 }
 
 // controlMessages is how many messages without credit can meet an end of the small connection before it posts receives again.
-var controlMessages = [...]int{Immediate: 2, Separate: 3}
+var controlMessages = [...]int{Immediate: 2, Separate: 2}
 
 // batching has both ends hold bytes back while others are under way.
 func (w *world) batching(size int) *world {

@@ -255,7 +255,9 @@ func (s *Stream) Next(op *Op) bool {
 	if s.send.queue.control < controlReserve && s.nextUpdate(op) {
 		return true
 	}
-	if s.send.queue.room() >= need*(1+controlReserve) && !s.Held() && s.send.nextData(op) {
+	// Room stays for the other messages that may come: those under way have theirs, and would hold data up for as long as there are more.
+	reserve := controlReserve - s.send.queue.control
+	if s.send.queue.room() >= need*(1+reserve) && !s.Held() && s.send.nextData(op) {
 		s.stats.DataSent++
 		s.emit(op, false)
 		return true

@@ -2,6 +2,7 @@ package ring
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,7 +10,11 @@ import (
 
 // started is an end whose peer is a C peer with its defaults; what the peer sends is the test's.
 func started(t *testing.T, variant Variant) *end {
-	e := newEnd(t, "x", Config{Variant: variant, Credits: 16, SendQueue: 32}, 64, 32)
+	return startedWith(t, Config{Variant: variant, Credits: 16, SendQueue: 32})
+}
+
+func startedWith(t *testing.T, cfg Config) *end {
+	e := newEnd(t, "x", cfg, 64, 32)
 	h, err := ParseHandshake(unhex(t, cHandshake))
 	require.NoError(t, err)
 	e.Start(h)
@@ -27,6 +32,13 @@ func (e *end) drain() (ops []Op) {
 func (e *end) writeAll(t *testing.T, b string) {
 	require.Equal(t, len(b), copy(e.WriteSpan(), b))
 	e.Commit(len(b))
+}
+
+// receiveAndRead has a message of n bytes come, and reads them.
+func (e *end) receiveAndRead(t *testing.T, n int) {
+	require.NoError(t, e.Received(Message(n), map[Variant]int{Immediate: n, Separate: MessageSize}[e.cfg.Variant]))
+	e.Consume(n)
+	e.Reposted(1)
 }
 
 func TestFirstOperations(t *testing.T) {
@@ -103,15 +115,48 @@ func TestGrantsUnderWay(t *testing.T) {
 			e := started(t, variant)
 			ops := e.drain() // the second half of the ring
 			for !e.Granting() {
-				require.NoError(t, e.Received(16, map[Variant]int{Immediate: 16, Separate: MessageSize}[variant]))
-				e.Consume(16)
-				e.Reposted(1)
+				e.receiveAndRead(t, 16)
 				ops = append(ops, e.drain()...)
 			}
 			require.Len(t, ops, controlReserve*e.opsPerMessage())
-			require.True(t, e.Granting())
-			e.Completed(ops[e.opsPerMessage()-1].Seq)
-			require.Len(t, e.drain(), e.opsPerMessage())
+			signaled := slices.IndexFunc(ops, func(op Op) bool { return op.Signal })
+			require.Equal(t, 2*e.opsPerMessage()-1, signaled, "the second of four is asked about")
+			require.True(t, e.Completed(ops[signaled].Seq))
+			require.NotEmpty(t, e.drain())
+		})
+	}
+}
+
+// A peer that fills each segment as soon as it has it keeps grants under way, as many as there may be: data gets its turn all the same, in the
+// smallest send queue too.
+//
+// fault: FLOW-2
+func TestDataBetweenGrants(t *testing.T) {
+	for name, variant := range variants {
+		t.Run(name, func(t *testing.T) {
+			e := startedWith(t, Config{Variant: variant, Credits: 16, SendQueue: MinSendQueue})
+			var signaled []uint64
+			step := func() {
+				for _, op := range e.drain() {
+					if op.Signal {
+						signaled = append(signaled, op.Seq)
+					}
+				}
+				if e.recv.offered > e.recv.received {
+					e.receiveAndRead(t, 16)
+				} else {
+					require.True(t, e.Completed(signaled[0]))
+					signaled = signaled[1:]
+				}
+			}
+			for e.send.queue.control < controlReserve {
+				step()
+			}
+			e.writeAll(t, "hello")
+			for range 100 {
+				step()
+			}
+			require.Zero(t, e.Unposted())
 		})
 	}
 }

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/report.sh
 
-flags=(-count=1 -shuffle=on -timeout 6m) # rather than ten minutes of a hang
+flags=(-count=1 -shuffle=on)
 if with_cgo "race detector"; then
 	flags+=(-race)
 fi

@@ -14,13 +14,17 @@ type speed struct {
 	took  []float64
 }
 
-// glance is how long one computation takes, about.
-const glance = 20 * time.Millisecond
+// glance is the least that one computation takes, about; fewLooks are too few to tell a slow time from a slow moment.
+const (
+	glance   = 20 * time.Millisecond
+	fewLooks = 20
+)
 
 // look makes the computation once.
 func (s *speed) look() {
 	if s.steps == 0 {
-		for s.steps = 1 << 16; compute(s.steps) < glance; s.steps *= 2 {
+		// The shortest of a few: a moment's pause would pass for a long computation.
+		for s.steps = 1 << 16; min(compute(s.steps), compute(s.steps), compute(s.steps)) < glance; s.steps *= 2 {
 		}
 	}
 	s.took = append(s.took, compute(s.steps).Seconds()*1e3)
@@ -47,15 +51,15 @@ func compute(steps int) time.Duration {
 	return time.Since(start)
 }
 
-// doubt is a warning if the machine was much slower for a tenth of the time or more than for another.
+// doubt is a warning if the slowest tenth of the looks took much longer than the fastest.
 func (s *speed) doubt() (notes []string) {
-	if len(s.took) == 0 {
+	if len(s.took) < fewLooks {
 		return nil
 	}
 	fast, middle, slow := quantile(s.took, 0.1), median(s.took), quantile(s.took, 0.9)
 	if slow > 1.25*fast {
 		notes = append(notes, fmt.Sprintf("the processors were faster and slower during the run, perhaps by what others did with their cores: a fixed "+
-			"computation took %.0f ms (a tenth of the time), %.0f (median), %.0f (nine tenths)", fast, middle, slow))
+			"computation took up to %.0f ms in a tenth of all looks, %.0f in half of them, %.0f and more in another tenth", fast, middle, slow))
 	}
 	return notes
 }

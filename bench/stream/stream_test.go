@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,12 +38,12 @@ func TestRatioPairsRounds(t *testing.T) {
 
 // A machine that is slower at times is worth a warning, a single slow moment is not.
 func TestSpeed(t *testing.T) {
-	steady := speed{took: []float64{20, 20, 21, 20, 21, 20, 20, 20, 20, 20, 90}}
+	steady := speed{took: append(slices.Repeat([]float64{20}, fewLooks-1), 90)}
 	require.Empty(t, steady.doubt())
-	twofold := speed{took: []float64{20, 20, 21, 40, 41, 39, 20, 20, 40, 40, 90}}
+	twofold := speed{took: append(slices.Repeat([]float64{20}, fewLooks), slices.Repeat([]float64{40}, fewLooks)...)}
 	require.Len(t, twofold.doubt(), 1)
-	require.Contains(t, twofold.doubt()[0], "took 20 ms (a tenth of the time), 39 (median), 41 (nine tenths)")
-	require.Empty(t, new(speed).doubt())
+	require.Contains(t, twofold.doubt()[0], "took up to 20 ms in a tenth of all looks, 30 in half of them, 40 and more in another tenth")
+	require.Empty(t, (&speed{took: []float64{20, 90}}).doubt(), "too few to tell")
 
 	var s speed
 	s.look()
