@@ -130,7 +130,7 @@ func TestGrantsUnderWay(t *testing.T) {
 // A peer that fills each segment as soon as it has it keeps grants under way, as many as there may be: data gets its turn all the same, in the
 // smallest send queue too.
 //
-// fault: FLOW-2
+// fault: FLOW-12
 func TestDataBetweenGrants(t *testing.T) {
 	for name, variant := range variants {
 		t.Run(name, func(t *testing.T) {
