@@ -36,11 +36,15 @@ type Host struct {
 
 var _ cm.Provider = (*Host)(nil)
 
+// firstPort is the first port that hosts pick. Tests that have TCP listeners at the same numbers may run in several processes at once, which must
+// not meet: each has numbers of its own.
+var firstPort = uint16(40000 + os.Getpid()*37%20000)
+
 // Host adds a host to the fabric, with one device that has the addresses, such as "10.0.0.1" (of a /24), "fd00::1" (of a
 // /64) or "10.0.0.1/8". Without addresses it has no device yet.
 func (f *Fabric) Host(name string, addrs ...string) *Host {
 	f.mu.Lock()
-	h := &Host{fab: f, name: name, serial: len(f.hosts), ids: make(map[*id]bool), nextPort: 40000}
+	h := &Host{fab: f, name: name, serial: len(f.hosts), ids: make(map[*id]bool), nextPort: firstPort}
 	f.hosts = append(f.hosts, h)
 	f.mu.Unlock()
 	if len(addrs) > 0 {
@@ -188,7 +192,7 @@ func (h *Host) bind(a netip.Addr, port uint16) (uint16, error) {
 	for range 1 << 16 {
 		port = h.nextPort
 		if h.nextPort++; h.nextPort == 0 {
-			h.nextPort = 40000
+			h.nextPort = firstPort
 		}
 		if !h.portTaken(a, port) {
 			return port, nil
