@@ -255,7 +255,8 @@ func (s *Stream) Next(op *Op) bool {
 	if s.send.queue.control < controlReserve && s.nextUpdate(op) {
 		return true
 	}
-	// Room stays for the other messages that may come: those under way have theirs, and would hold data up for as long as there are more.
+	// Room stays for the messages other than data that may still come. Those under way have theirs: to keep it for them twice would hold data
+	// up for as long as grants follow each other.
 	reserve := controlReserve - s.send.queue.control
 	if s.send.queue.room() >= need*(1+reserve) && !s.Held() && s.send.nextData(op) {
 		s.stats.DataSent++
