@@ -179,7 +179,7 @@ func dialOn(ctx context.Context, p cm.Provider, network string, local, remote ne
 
 // connect makes the connection on a resolved ID, which it owns.
 func connect(ctx context.Context, network string, id cm.Resolved, cfg Config) (*Conn, error) {
-	ep, err := newEndpoint(id, cfg)
+	ep, err := newEndpoint(id, cfg, nil)
 	if err != nil {
 		_ = id.Close()
 		return nil, err

@@ -172,7 +172,7 @@ func TestForeignPeer(t *testing.T) {
 	defer ln.Close()
 	id, err := n.a.Resolve(t.Context(), netip.AddrPort{}, ln.Addr().(*net.TCPAddr).AddrPort())
 	require.NoError(t, err)
-	ep, err := newEndpoint(id, must(Config{}.populate()))
+	ep, err := newEndpoint(id, must(Config{}.populate()), nil)
 	require.NoError(t, err)
 	_, err = id.Connect(t.Context(), cm.ConnParam{PrivateData: []byte("I am no rsocket")})
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)

@@ -11,14 +11,13 @@ import (
 
 // endpoint holds the verbs objects of one connection and the stream that works on them.
 type endpoint struct {
-	cfg     Config // as fits the device
-	id      cm.ID
-	pd      verbs.PD
+	cfg  Config // as fits the device
+	id   cm.ID
+	pool *pool // where the memory comes from and goes to; nil: it is not kept
+	memory
 	channel verbs.CompletionChannel
 	cq      verbs.CQ
 	qp      verbs.QP
-	send    verbs.MR // send ring and slots, read by the device only
-	recv    verbs.MR // table, receive ring, message slots: the peer writes here
 	bigSend verbs.MR // rings that grew, nil before
 	bigRecv verbs.MR
 
@@ -48,9 +47,10 @@ const tableSpace = 64
 // recvBit marks the work request ID of a receive; the rest is its slot. Those of sends are the stream's numbers.
 const recvBit = 1 << 63
 
-// newEndpoint makes the objects for a connection on id, and posts the receives. When it fails, id is still the caller's.
-func newEndpoint(id cm.ID, cfg Config) (*endpoint, error) {
-	e := &endpoint{id: id, out: new(batch), spare: new(batch)}
+// newEndpoint makes the objects for a connection on id, with memory of the pool, if not nil, and posts the receives. When it fails, id is
+// still the caller's.
+func newEndpoint(id cm.ID, cfg Config, pool *pool) (*endpoint, error) {
+	e := &endpoint{id: id, pool: pool, out: new(batch), spare: new(batch)}
 	if err := e.build(cfg); err != nil {
 		if ferr := e.free(); ferr != nil {
 			cfg.Logger.Warn("rdma objects not released", "remote", id.RemoteAddr(), "err", ferr)
@@ -73,11 +73,10 @@ func (e *endpoint) build(cfg Config) error {
 		rc.Variant = ring.Separate
 	}
 	e.variant, e.receives, e.acked, e.signalAll = rc.Variant, rc.Receives(), attr.Caps.WriteAcked, !attr.Caps.FreesEarlier
-
-	if e.pd, err = dev.AllocPD(); err != nil {
-		return err
+	if e.variant != ring.Immediate {
+		e.pool = nil // on iWARP a peer may invalidate a key, for whoever comes next too
 	}
-	if err := e.register(&rc, cfg); err != nil {
+	if err := e.provide(&rc, cfg); err != nil {
 		return err
 	}
 	if e.channel, err = dev.CreateCompletionChannel(); err != nil {
@@ -106,25 +105,34 @@ func (e *endpoint) build(cfg Config) error {
 	return e.postAll()
 }
 
-// register maps and registers the connection's memory.
-func (e *endpoint) register(rc *ring.Config, cfg Config) (err error) {
-	if e.send, err = e.pd.AllocMR(ring.SendSize(cfg.SendBuffer, rc.SendQueue), verbs.AccessLocalWrite); err != nil {
-		return err
-	}
+// provide gets the connection's memory.
+func (e *endpoint) provide(rc *ring.Config, cfg Config) error {
 	slots := 0
 	if rc.Variant == ring.Separate {
 		slots = e.receives * ring.MessageSize
 	}
-	e.recv, err = e.pd.AllocMR(tableSpace+cfg.RecvBuffer+slots, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
-	if err != nil {
+	ringEnd := tableSpace + cfg.RecvBuffer
+	if err := e.obtain(ring.SendSize(cfg.SendBuffer, rc.SendQueue), ringEnd+slots); err != nil {
 		return err
 	}
-	mem, ringEnd := e.recv.Bytes(), tableSpace+cfg.RecvBuffer
+	mem := e.recv.Bytes()
 	rc.Send = e.send.Bytes()
 	rc.Table, rc.TableAddr, rc.TableRKey = mem[:ring.TableSize:ring.TableSize], e.recv.Addr(), e.recv.RKey()
 	rc.Recv, rc.RecvAddr, rc.RecvRKey = mem[tableSpace:ringEnd:ringEnd], e.recv.Addr()+tableSpace, e.recv.RKey()
 	e.slots = mem[ringEnd:]
 	return nil
+}
+
+// obtain takes memory from the pool, or else registers it.
+func (e *endpoint) obtain(send, recv int) error {
+	dev, ok := e.id.Device(), false
+	if e.pool != nil {
+		e.memory, ok = e.pool.take(dev, send, recv)
+	}
+	if ok {
+		return nil
+	}
+	return e.memory.register(dev, send, recv)
 }
 
 // postAll prepares the receives and posts them all.
@@ -183,10 +191,13 @@ func (e *endpoint) answer(cfg Config, req cm.ConnParam) cm.ConnParam {
 // free closes the objects in the only order that works: what uses before what is used. It copes with a half-built endpoint.
 func (e *endpoint) free() error {
 	var errs []error
+	keep := false
 	if e.qp != nil {
-		// Flushed first, so that the device is done with the memory.
-		_ = e.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.AttrState)
-		errs = append(errs, e.qp.Close())
+		// Flushed first, so that the device is done with the memory. One that was removed is not.
+		flushed := e.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.AttrState)
+		closed := e.qp.Close()
+		errs = append(errs, closed)
+		keep = e.pool != nil && flushed == nil && closed == nil
 	}
 	if e.cq != nil {
 		errs = append(errs, e.cq.Close())
@@ -194,13 +205,13 @@ func (e *endpoint) free() error {
 	if e.channel != nil {
 		errs = append(errs, e.channel.Close())
 	}
-	for _, mr := range []verbs.MR{e.bigRecv, e.bigSend, e.recv, e.send} {
+	for _, mr := range []verbs.MR{e.bigRecv, e.bigSend} {
 		if mr != nil {
 			errs = append(errs, mr.Close())
 		}
 	}
-	if e.pd != nil {
-		errs = append(errs, e.pd.Close())
+	if !keep || !e.pool.put(e.memory) {
+		errs = append(errs, e.memory.free())
 	}
 	return errors.Join(errs...)
 }

@@ -31,7 +31,7 @@ func dialRaw(t *testing.T, n *network, addr net.Addr, change func([]byte)) (*raw
 	cfg := must(Config{SendQueue: 600}.populate())
 	id, err := n.dialing.Resolve(t.Context(), netip.AddrPort{}, addr.(*net.TCPAddr).AddrPort())
 	require.NoError(t, err)
-	ep, err := newEndpoint(id, cfg)
+	ep, err := newEndpoint(id, cfg, nil)
 	require.NoError(t, err)
 	p := ep.param(cfg)
 	if change != nil {

@@ -155,6 +155,7 @@ type Listener struct {
 	addr    *net.TCPAddr
 	cfg     Config
 	lns     []cm.Listener
+	pool    pool
 
 	queue            *acceptqueue.Queue[*Conn]
 	slots            chan struct{} // for handshakes, and what they made until it is in the queue
@@ -170,7 +171,7 @@ var _ net.Listener = (*Listener)(nil)
 
 func newListener(network string, addr netip.AddrPort, lns []cm.Listener, cfg Config, backlog int) *Listener {
 	l := &Listener{
-		network: network, addr: net.TCPAddrFromAddrPort(addr), cfg: cfg, lns: lns,
+		network: network, addr: net.TCPAddrFromAddrPort(addr), cfg: cfg, lns: lns, pool: pool{logger: cfg.Logger},
 		queue: acceptqueue.New[*Conn](min(backlog, maxMade)), slots: make(chan struct{}, maxHandshakes),
 	}
 	l.alive.Store(int32(len(lns)))
@@ -192,7 +193,8 @@ func (l *Listener) serve(ln cm.Listener) {
 			}
 			l.cfg.warnings.Warn(l.cfg.Logger, "rdma listener", "addr", l.addr, "err", err)
 			if errors.Is(err, verbs.ErrDeviceRemoved) {
-				_ = ln.Close() // the kernel waits for it before the device is gone
+				_ = ln.Close() // the kernel waits for both before the device is gone
+				l.pool.drop()
 				l.lose()
 				return
 			}
@@ -255,7 +257,7 @@ func (l *Listener) handshake(req cm.Request) (*Conn, error) {
 	if err != nil {
 		return nil, l.refuse(req, err)
 	}
-	ep, err := newEndpoint(req, l.cfg)
+	ep, err := newEndpoint(req, l.cfg, &l.pool)
 	if err != nil {
 		return nil, l.refuse(req, err)
 	}
@@ -319,6 +321,7 @@ func (l *Listener) Close() error {
 	}
 	l.loops.Wait()
 	l.queue.Drain(abort)
+	l.pool.close()
 	if err := errors.Join(errs...); err != nil {
 		return opError(opClose, l.network, nil, l.addr, err)
 	}
