@@ -21,7 +21,8 @@ type Config struct {
 	// SendBuffer and RecvBuffer are the sizes in bytes of the rings that a connection registers: pinned memory. The
 	// receive ring bounds what a peer may have under way. 0: 64 KiB and 128 KiB, and for a connection that carries bulk 512 KiB and 2 MiB
 	// besides, from then on; on an iWARP device of the system 512 KiB each; on a device that does not lock memory, where only what
-	// was used costs something, 1 MiB and 2 MiB. 2 bytes to 1 GiB; an odd RecvBuffer is rounded up.
+	// was used costs something, 1 MiB and 2 MiB. 2 bytes to 1 GiB; an odd RecvBuffer is rounded up. A listener keeps up to 2 MiB of
+	// connections that have ended for those that come, as long as they come every few seconds.
 	SendBuffer, RecvBuffer int
 
 	growSend, growRecv int // sizes for a connection that carries bulk; 0: the rings stay as they are
