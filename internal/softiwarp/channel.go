@@ -16,9 +16,11 @@ var errTwoWaiters = errors.New("another goroutine waits on the RDMA completion c
 // itself (see duty), so that what comes in wakes the goroutine that wants it.
 type channel struct {
 	dev  *device
-	refs refs // CQs
+	num  uint64 // among the device's
+	refs refs   // CQs
 
 	waiting     sync.Mutex // held by Wait; for good after Close
+	waits       int        // since another channel's; Wait's
 	closing     atomic.Bool
 	interrupted atomic.Bool
 	parks       atomic.Uint64
@@ -39,14 +41,17 @@ type channel struct {
 
 func (d *device) CreateCompletionChannel() (verbs.CompletionChannel, error) {
 	d.count(&d.open.channels, 1)
-	c := &channel{dev: d, wake: make(chan struct{}, 1)}
+	c := &channel{dev: d, num: d.lastChannel.Add(1), wake: make(chan struct{}, 1)}
 	c.cqs.Store(new([]*cq))
 	return c, nil
 }
 
-// Wait does not spin: a look at the socket is a system call, and a goroutine that sleeps in the runtime's poller is woken sooner, on few
-// processors, than one that keeps them busy. The first look comes before the sleep in any case.
-func (c *channel) Wait(time.Duration) error {
+// aloneWaits is how often in a row a channel must have been the only one to wait before its waiter watches the socket for a while
+// instead of going to sleep. Each look is a system call, and where many connections are busy their goroutines want the processor.
+const aloneWaits = 8
+
+// Wait receives, or sleeps while others do.
+func (c *channel) Wait(spin time.Duration) error {
 	if !c.waiting.TryLock() {
 		if c.closing.Load() {
 			return verbs.ErrClosed
@@ -68,7 +73,10 @@ func (c *channel) Wait(time.Duration) error {
 		}
 		switch {
 		case q != nil && q.duty.take():
-			c.lead(q)
+			if !c.alone() {
+				spin = 0
+			}
+			c.lead(q, spin)
 			q.duty.leave()
 			q.rouse(c)
 		default:
@@ -77,9 +85,20 @@ func (c *channel) Wait(time.Duration) error {
 	}
 }
 
+// alone counts the waits, and tells whether there have been enough.
+func (c *channel) alone() bool {
+	if last := &c.dev.lastWaiter; last.Load() != c.num {
+		last.Store(c.num)
+		c.waits = 0
+	}
+	c.waits++
+	return c.waits > aloneWaits
+}
+
 // lead receives for the QP until there is something to return for.
-func (c *channel) lead(q *qp) {
-	q.rx.lead = c
+func (c *channel) lead(q *qp, spin time.Duration) {
+	q.rx.lead, q.rx.watch = c, spin
+	defer func() { q.rx.watch = 0 }()
 	for !c.turn() && c.sole.Load() == q {
 		c.leads.Store(q)
 		c.armed.Store(true)

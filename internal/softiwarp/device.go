@@ -34,6 +34,9 @@ type device struct {
 
 	rejects atomic.Int32 // connections that stay open for the peer to read the reject
 
+	lastChannel atomic.Uint64 // the number of the one that was made last
+	lastWaiter  atomic.Uint64 // and of the one whose waiter led last
+
 	mu      sync.Mutex
 	watches map[*mailbox[verbs.AsyncEvent]]struct{}
 }

@@ -10,7 +10,10 @@
 // comes in wakes the one that wants it. When it leaves, the duty is vacant for a moment, since the next wait is likely to come soon; if
 // none does, the servant takes it: after a millisecond or two, or up to 32 when waits had come one after the other. So READs are answered,
 // and the peer's end is noticed, whatever the program does; and one that waits again and again pays for no hop. A waiter on a channel
-// of several QPs leaves all of them to their servants. Wait does not spin.
+// of several QPs leaves all of them to their servants.
+//
+// Wait watches the socket for the time of its spin before it sleeps if it waits for one QP, if no other waiter came between lately, and if that
+// has helped: each look is a system call.
 //
 // # Who sends
 //

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"io"
 	"os"
+	"time"
 
+	"github.com/rconn/rdma/internal/backoff"
 	"github.com/rconn/rdma/verbs"
 )
 
@@ -32,13 +34,15 @@ type receiver struct {
 	wrote    bool            // the last message was a WRITE
 	lastMR   *mr             // the last region found by the peer's key
 
-	lead   *channel // whose waiter has the duty; nil: the servant
-	park   bool     // sleep while nothing comes
-	alive  bool
-	vec    vectors
-	iov    [][]byte
-	mrs    []*mr
-	readFn func(uintptr) bool
+	lead    *channel      // whose waiter has the duty; nil: the servant
+	park    bool          // sleep while nothing comes
+	watch   time.Duration // before the waiter sleeps the first time
+	watches backoff.Gate
+	alive   bool
+	vec     vectors
+	iov     [][]byte
+	mrs     []*mr
+	readFn  func(uintptr) bool
 }
 
 // incoming is an untagged message in parts.
@@ -114,7 +118,7 @@ func (q *qp) readSome(fd uintptr) bool {
 		err := r.targets()
 		n := 0
 		if err == nil {
-			n, err = r.vec.read(fd, r.iov)
+			n, err = r.read(fd)
 			q.stream.afterRead(r.iov, n)
 			r.release()
 		}
@@ -137,6 +141,25 @@ func (q *qp) readSome(fd uintptr) bool {
 		}
 	}
 	return true
+}
+
+// read takes what has come. If that is nothing, and between messages, a waiter may watch for more, unless it did not help lately: who
+// takes a long payload in small pieces as they come does more work for it.
+func (r *receiver) read(fd uintptr) (int, error) {
+	n, err := r.vec.read(fd, r.iov)
+	if err != errAgain || r.watch <= 0 || r.left > 0 || !r.watches.Try() {
+		return n, err
+	}
+	r.lead.armed.Store(false) // he is awake
+	end := time.Now().Add(r.watch)
+	for r.watch = 0; err == errAgain && !r.lead.turn(); n, err = r.vec.read(fd, r.iov) {
+		if time.Now().After(end) {
+			r.watches.Result(false)
+			return n, err
+		}
+	}
+	r.watches.Result(true)
+	return n, err
 }
 
 // sleep tells whether to sleep until more comes. A waiter must first be ready to be roused.
