@@ -118,7 +118,7 @@ func (q *qp) readSome(fd uintptr) bool {
 		err := r.targets()
 		n := 0
 		if err == nil {
-			n, err = r.read(fd)
+			n, err = q.read(fd)
 			q.stream.afterRead(r.iov, n)
 			r.release()
 		}
@@ -145,14 +145,15 @@ func (q *qp) readSome(fd uintptr) bool {
 
 // read takes what has come. If that is nothing, and between messages, a waiter may watch for more, unless it did not help lately: who
 // takes a long payload in small pieces as they come does more work for it.
-func (r *receiver) read(fd uintptr) (int, error) {
+func (q *qp) read(fd uintptr) (int, error) {
+	r := &q.rx
 	n, err := r.vec.read(fd, r.iov)
 	if err != errAgain || r.watch <= 0 || r.left > 0 || !r.watches.Try() {
 		return n, err
 	}
 	r.lead.armed.Store(false) // he is awake
 	end := time.Now().Add(r.watch)
-	for r.watch = 0; err == errAgain && !r.lead.turn(); n, err = r.vec.read(fd, r.iov) {
+	for r.watch = 0; err == errAgain && q.running() && !r.lead.turn(); n, err = r.vec.read(fd, r.iov) {
 		if time.Now().After(end) {
 			r.watches.Result(false)
 			return n, err
