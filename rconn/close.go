@@ -51,6 +51,9 @@ func (c *Conn) Close() error {
 	for c.posting || c.registering > 0 {
 		c.quiet.Wait()
 	}
+	if c.err != nil {
+		c.ep.pool = nil // who knows what the peer did
+	}
 	c.mu.Unlock()
 
 	c.ep.release(c.cfg)

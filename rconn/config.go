@@ -21,8 +21,8 @@ type Config struct {
 	// SendBuffer and RecvBuffer are the sizes in bytes of the rings that a connection registers: pinned memory. The
 	// receive ring bounds what a peer may have under way. 0: 64 KiB and 128 KiB, and for a connection that carries bulk 512 KiB and 2 MiB
 	// besides, from then on; on an iWARP device of the system 512 KiB each; on a device that does not lock memory, where only what
-	// was used costs something, 1 MiB and 2 MiB. 2 bytes to 1 GiB; an odd RecvBuffer is rounded up. A listener keeps up to 2 MiB of
-	// connections that have ended for those that come, as long as they come every few seconds.
+	// was used costs something, 1 MiB and 2 MiB. 2 bytes to 1 GiB; an odd RecvBuffer is rounded up. Except on
+	// iWARP a listener keeps up to 1 MiB of connections that have ended for those that come, but not for longer than 4 s.
 	SendBuffer, RecvBuffer int
 
 	growSend, growRecv int // sizes for a connection that carries bulk; 0: the rings stay as they are
@@ -34,8 +34,9 @@ type Config struct {
 	// SendQueue is the number of entries of the send queue. 0: 128. At least 16, less where the device has less.
 	SendQueue int
 
-	// Spin is how long a call that must wait watches the completion queue before it sleeps. Spinning saves a wake-up and
-	// costs a processor. It is given up for a while when it does not help. 0: 20 µs. Negative: never.
+	// Spin is how long a call that must wait watches the completion queue before it sleeps, or on the software device its TCP socket, while
+	// no other connection is busy. Spinning saves a wake-up and costs a processor. It is given up for a while when it does not help.
+	// 0: 20 µs. Negative: never.
 	Spin time.Duration
 
 	// Linger is how long Close waits at most for the peer's device to acknowledge what was written. 0: 3 s. Negative: not

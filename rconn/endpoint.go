@@ -195,9 +195,8 @@ func (e *endpoint) free() error {
 	if e.qp != nil {
 		// Flushed first, so that the device is done with the memory. One that was removed is not.
 		flushed := e.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.AttrState)
-		closed := e.qp.Close()
-		errs = append(errs, closed)
-		keep = e.pool != nil && flushed == nil && closed == nil
+		errs = append(errs, e.qp.Close())
+		keep = e.pool != nil && flushed == nil
 	}
 	if e.cq != nil {
 		errs = append(errs, e.cq.Close())
@@ -210,10 +209,11 @@ func (e *endpoint) free() error {
 			errs = append(errs, mr.Close())
 		}
 	}
-	if !keep || !e.pool.put(e.memory) {
-		errs = append(errs, e.memory.free())
+	err := errors.Join(errs...)
+	if keep && err == nil && e.pool.put(e.memory) {
+		return nil
 	}
-	return errors.Join(errs...)
+	return errors.Join(err, e.memory.free())
 }
 
 // release ends the connection and frees the objects and the ID. Failures are nobody's to handle: they are logged.

@@ -11,20 +11,21 @@ import (
 
 // pool keeps the memory of a listener's connections that have ended for those that come: to register it is a good part of the work for
 // a connection. The keys stay the same, and former peers know them. But a key is good on queue pairs of its protection domain only,
-// which goes with the memory, and of those there is never more than one: that of the connection that has the memory.
+// which goes with the memory, and of those there is never more than one: that of the connection that has the memory. So what is kept is that
+// of connections that ended in order, on devices that were fine.
 type pool struct {
 	logger *slog.Logger
 
 	mu     sync.Mutex
 	spare  []memory // the last one is taken first
-	bytes  int      // of all of it
+	bytes  int      // of all of it, and of what is being scrubbed
 	unused int      // so many, from the first one on, were not taken since the last tick
 	timer  *time.Timer
 	closed bool
 }
 
 const (
-	poolBytes = 2 << 20         // kept at most, since it is locked: ten connections with rings of the default size
+	poolBytes = 1 << 20         // kept at most, since it is locked: five connections with rings of the default size
 	poolTime  = 2 * time.Second // memory that is not needed for so long is freed, at the next tick
 )
 
@@ -43,20 +44,30 @@ func (p *pool) take(dev verbs.Device, send, recv int) (m memory, ok bool) {
 
 // put keeps memory that no queue pair reaches any more. False: there is no place for it.
 func (p *pool) put(m memory) bool {
-	if m.size() > poolBytes {
-		return false // without a scrub, which takes its time
+	if !p.reserve(m.size()) {
+		return false
 	}
 	m.scrub()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.bytes+m.size() > poolBytes {
+	if p.closed {
 		return false
 	}
 	p.spare = append(p.spare, m)
-	p.bytes += m.size()
 	if len(p.spare) == 1 {
 		p.wind()
 	}
+	return true
+}
+
+// reserve makes a place.
+func (p *pool) reserve(size int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.bytes+size > poolBytes {
+		return false
+	}
+	p.bytes += size
 	return true
 }
 
@@ -93,6 +104,9 @@ func (p *pool) drop() {
 func (p *pool) close() {
 	p.mu.Lock()
 	p.closed = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
 	p.mu.Unlock()
 	p.drop()
 }

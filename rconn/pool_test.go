@@ -3,7 +3,9 @@ package rconn
 import (
 	"bytes"
 	"io"
+	"log/slog"
 	"net"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,28 +76,30 @@ func TestPoolReuse(t *testing.T) {
 
 // The key that a former peer knows opens nothing, though the memory and its key are in use again.
 func TestPoolFormerPeer(t *testing.T) {
-	n := newNetwork(t, verbstest.Config{}, Config{})
-	ln := n.listen(t, n.addr)
-	defer ln.Close()
-	d, a := n.connect(t, ln, ln.Addr().String())
-	key := a.ep.recv.RKey()
-	hangUp(t, d, a)
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{})
+		ln := n.listen(t, n.addr)
+		defer ln.Close()
+		d, a := n.connect(t, ln, ln.Addr().String())
+		key := a.ep.recv.RKey()
+		hangUp(t, d, a)
 
-	d, a = n.connect(t, ln, ln.Addr().String())
-	require.Equal(t, key, a.ep.recv.RKey())
-	former, itsEnd := n.connect(t, ln, ln.Addr().String())
-	_, err := former.ep.qp.PostSend([]verbs.SendWR{{
-		Opcode: verbs.OpRDMAWrite, Inline: []byte("let me in"), RemoteAddr: a.ep.recv.Addr() + tableSpace, RKey: key,
-	}})
-	require.NoError(t, err)
-	within(t, func() {
-		_, err = former.Read(make([]byte, 1))
-		require.ErrorIs(t, err, &verbs.CompletionError{Status: verbs.StatusRemAccessErr})
+		d, a = n.connect(t, ln, ln.Addr().String())
+		require.Equal(t, key, a.ep.recv.RKey())
+		former, itsEnd := n.connect(t, ln, ln.Addr().String())
+		_, err := former.ep.qp.PostSend([]verbs.SendWR{{
+			Opcode: verbs.OpRDMAWrite, Inline: []byte("let me in"), RemoteAddr: a.ep.recv.Addr() + tableSpace, RKey: key,
+		}})
+		require.NoError(t, err)
+		within(t, func() {
+			_, err = former.Read(make([]byte, 1))
+			require.ErrorIs(t, err, &verbs.CompletionError{Status: verbs.StatusRemAccessErr})
+		})
+		require.Empty(t, bytes.Trim(a.ep.recv.Bytes()[tableSpace:], "\x00"))
+		talk(t, d, a, "undisturbed")
+		hangUp(t, d, a)
+		hangUp(t, former, itsEnd)
 	})
-	require.Empty(t, bytes.Trim(a.ep.recv.Bytes()[tableSpace:], "\x00"))
-	talk(t, d, a, "undisturbed")
-	hangUp(t, d, a)
-	hangUp(t, former, itsEnd)
 }
 
 // Memory that nobody needs is freed, however often other memory is.
@@ -135,24 +139,34 @@ func TestPoolFrees(t *testing.T) {
 	})
 }
 
-// What is not kept: memory of connections that outlive their listener, of a device that fails or is gone, and more than there is place for.
+// What is not kept: memory of connections that outlive their listener, or broke, of a device that fails or is gone, and more than there is
+// place for.
 func TestPoolRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
 		cfg    Config
-		before func(*network, *Listener)
+		before func(t *testing.T, n *network, ln *Listener, d, a *Conn)
 	}{
-		"listener closed": {before: func(_ *network, ln *Listener) { ln.Close() }},
-		"device fails":    {before: func(n *network, _ *Listener) { n.b.Fail(verbstest.Modify, 1, verbs.ErrDeviceRemoved) }},
-		"device gone":     {before: func(n *network, _ *Listener) { n.b.RemoveDevice(n.b.Device(0)) }},
-		"large":           {cfg: Config{RecvBuffer: poolBytes}, before: func(*network, *Listener) {}},
+		"listener closed": {before: func(_ *testing.T, _ *network, ln *Listener, _, _ *Conn) { ln.Close() }},
+		"broken": {before: func(t *testing.T, _ *network, _ *Listener, d, a *Conn) {
+			_, err := d.ep.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("?")}})
+			require.NoError(t, err)
+			_, err = a.Read(make([]byte, 1))
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+		}},
+		"device fails": {before: func(_ *testing.T, n *network, _ *Listener, _, _ *Conn) {
+			n.b.Fail(verbstest.Modify, 1, verbs.ErrDeviceRemoved)
+		}},
+		"device gone": {before: func(_ *testing.T, n *network, _ *Listener, _, _ *Conn) { n.b.RemoveDevice(n.b.Device(0)) }},
+		"large":       {cfg: Config{RecvBuffer: poolBytes}, before: func(*testing.T, *network, *Listener, *Conn, *Conn) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				test.cfg.Logger = slog.New(slog.DiscardHandler)
 				n := newNetwork(t, verbstest.Config{}, test.cfg)
 				ln := n.listen(t, n.addr)
 				defer ln.Close()
 				d, a := n.connect(t, ln, ln.Addr().String())
-				test.before(n, ln)
+				test.before(t, n, ln, d, a)
 				require.NoError(t, a.Close())
 				require.NoError(t, d.Close())
 				require.Zero(t, n.fab.Objects().PDs)
@@ -186,21 +200,23 @@ func TestPoolDeviceRemoved(t *testing.T) {
 
 // Each device has its own.
 func TestPoolTwoDevices(t *testing.T) {
-	n := newNetwork(t, verbstest.Config{}, Config{})
-	n.b.AddDevice(verbstest.DeviceConfig{Addrs: []string{"10.0.0.3"}})
-	ln := n.listen(t, ":0")
-	defer ln.Close()
-	_, port, err := net.SplitHostPort(ln.Addr().String())
-	require.NoError(t, err)
-	for range 3 {
-		for _, ip := range []string{addrB, "10.0.0.3"} {
-			d, a := n.connect(t, ln, net.JoinHostPort(ip, port))
-			require.Equal(t, a.Device(), a.ep.pd.Device())
-			talk(t, d, a, ip)
-			hangUp(t, d, a)
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{})
+		n.b.AddDevice(verbstest.DeviceConfig{Addrs: []string{"10.0.0.3"}})
+		ln := n.listen(t, ":0")
+		defer ln.Close()
+		_, port, err := net.SplitHostPort(ln.Addr().String())
+		require.NoError(t, err)
+		for range 3 {
+			for _, ip := range []string{addrB, "10.0.0.3"} {
+				d, a := n.connect(t, ln, net.JoinHostPort(ip, port))
+				require.Equal(t, a.Device(), a.ep.pd.Device())
+				talk(t, d, a, ip)
+				hangUp(t, d, a)
+			}
 		}
-	}
-	require.Equal(t, 2, spares(ln))
+		require.Equal(t, 2, spares(ln))
+	})
 }
 
 // On iWARP a peer may invalidate a key, and so nothing is kept.
@@ -215,5 +231,5 @@ func TestPoolNotThere(t *testing.T) {
 		require.Zero(t, spares(ln))
 	}
 	t.Run("iwarp", func(t *testing.T) { test(t, newNetwork(t, flavours["iwarp"], Config{})) })
-	t.Run("software", func(t *testing.T) { test(t, device{}.network(t, Config{})) })
+	t.Run("software", func(t *testing.T) { test(t, device{}.network(t, Config{SendBuffer: 64 << 10, RecvBuffer: 128 << 10})) })
 }

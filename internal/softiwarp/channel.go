@@ -20,7 +20,7 @@ type channel struct {
 	refs refs   // CQs
 
 	waiting     sync.Mutex // held by Wait; for good after Close
-	waits       int        // since another channel's; Wait's
+	waits       int        // in which its waiter received, since another channel's did; Wait's
 	closing     atomic.Bool
 	interrupted atomic.Bool
 	parks       atomic.Uint64
@@ -46,8 +46,8 @@ func (d *device) CreateCompletionChannel() (verbs.CompletionChannel, error) {
 	return c, nil
 }
 
-// aloneWaits is how often in a row a channel must have been the only one to wait before its waiter watches the socket for a while
-// instead of going to sleep. Each look is a system call, and where many connections are busy their goroutines want the processor.
+// aloneWaits is how often in a row a channel's waiter must have been the only one of the device who received before he watches the socket
+// for a while instead of going to sleep. Each look is a system call, and where many connections are busy their goroutines want the processor.
 const aloneWaits = 8
 
 // Wait receives, or sleeps while others do.
@@ -77,6 +77,7 @@ func (c *channel) Wait(spin time.Duration) error {
 				spin = 0
 			}
 			c.lead(q, spin)
+			spin = 0
 			q.duty.leave()
 			q.rouse(c)
 		default:
@@ -85,7 +86,7 @@ func (c *channel) Wait(spin time.Duration) error {
 	}
 }
 
-// alone counts the waits, and tells whether there have been enough.
+// alone counts the times that the waiter receives, and tells whether there have been enough.
 func (c *channel) alone() bool {
 	if last := &c.dev.lastWaiter; last.Load() != c.num {
 		last.Store(c.num)

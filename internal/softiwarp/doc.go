@@ -12,8 +12,8 @@
 // and the peer's end is noticed, whatever the program does; and one that waits again and again pays for no hop. A waiter on a channel
 // of several QPs leaves all of them to their servants.
 //
-// Wait watches the socket for the time of its spin before it sleeps if it waits for one QP, if no other waiter came between lately, and if that
-// has helped: each look is a system call.
+// Before a waiter who receives goes to sleep he watches the socket for the time of Wait's spin, unless those of other QPs receive too, or
+// it did not help lately: each look is a system call.
 //
 // # Who sends
 //

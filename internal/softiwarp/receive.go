@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/rconn/rdma/internal/backoff"
@@ -143,23 +144,38 @@ func (q *qp) readSome(fd uintptr) bool {
 	return true
 }
 
+// watchSlice is how long a waiter watches before it lets other goroutines run.
+const watchSlice = 100 * time.Microsecond
+
 // read takes what has come. If that is nothing, and between messages, a waiter may watch for more, unless it did not help lately: who
 // takes a long payload in small pieces as they come does more work for it.
 func (q *qp) read(fd uintptr) (int, error) {
 	r := &q.rx
 	n, err := r.vec.read(fd, r.iov)
-	if err != errAgain || r.watch <= 0 || r.left > 0 || !r.watches.Try() {
+	if err != errAgain || r.watch <= 0 || r.left > 0 {
+		return n, err
+	}
+	watch := r.watch
+	r.watch = 0
+	if !r.watches.Try() {
 		return n, err
 	}
 	r.lead.armed.Store(false) // he is awake
-	end := time.Now().Add(r.watch)
-	for r.watch = 0; err == errAgain && q.running() && !r.lead.turn(); n, err = r.vec.read(fd, r.iov) {
-		if time.Now().After(end) {
+	now := time.Now()
+	end, slice := now.Add(watch), now.Add(watchSlice)
+	for ; err == errAgain && q.running() && !r.lead.turn(); n, err = r.vec.read(fd, r.iov) {
+		switch now = time.Now(); {
+		case now.After(end):
 			r.watches.Result(false)
 			return n, err
+		case now.After(slice):
+			runtime.Gosched()
+			slice = now.Add(watchSlice)
 		}
 	}
-	r.watches.Result(true)
+	if n > 0 {
+		r.watches.Result(true)
+	}
 	return n, err
 }
 
@@ -174,6 +190,7 @@ func (r *receiver) sleep() bool {
 			return false
 		}
 		r.lead.parks.Add(1)
+		r.watch = 0
 	}
 	return true
 }
