@@ -46,6 +46,8 @@ func spares(l *Listener) int {
 }
 
 // Connections one after the other have the same memory, without what was in it, and a table that is as new.
+//
+// fault: MEM-10
 func TestPoolReuse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, verbstest.Config{}, Config{})
@@ -75,6 +77,8 @@ func TestPoolReuse(t *testing.T) {
 }
 
 // The key that a former peer knows opens nothing, though the memory and its key are in use again.
+//
+// fault: MEM-10
 func TestPoolFormerPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t, verbstest.Config{}, Config{})

@@ -30,7 +30,7 @@ var layers = map[string][]string{
 	"internal/backoff":     {},
 
 	"internal/rdmacore":  {"internal/backoff", "cm", "verbs"},
-	"internal/softiwarp": {"internal/lograte", "cm", "verbs"},
+	"internal/softiwarp": {"internal/backoff", "internal/lograte", "cm", "verbs"},
 	"verbs/verbstest":    {"cm", "verbs"},
 
 	".":      {"internal/rdmacore", "internal/softiwarp", "cm", "verbs"},

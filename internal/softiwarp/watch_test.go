@@ -38,6 +38,8 @@ func watching(t *testing.T, x, y *end) chan error {
 }
 
 // TestWatch has what ends a Wait come while it watches. None of them takes the time that it may watch for.
+//
+// fault: CLOSE-10 (software)
 func TestWatch(t *testing.T) {
 	for name, test := range map[string]func(t *testing.T, x, y *end){
 		"message":    func(_ *testing.T, x, _ *end) { x.send(t, 1) },
@@ -60,6 +62,8 @@ func TestWatch(t *testing.T) {
 }
 
 // TestWatchClose closes the queue pair under a waiter that watches, and does not wait for him.
+//
+// fault: CLOSE-10 (software)
 func TestWatchClose(t *testing.T) {
 	x, y := newPair(t, Config{}, pairSize{})
 	done := watching(t, x, y)
