@@ -1,6 +1,6 @@
 # The test bed: guests with Soft-RoCE and soft-iWARP; see testbed/README.md.
-# Variables: CMD, A, B, DEV, DEV_A, DEV_B, TIMEOUT, OUT, KARGS; for vm-test RUN,
-# JOBS, TEST_TIMEOUT. make itself ends with 2 whatever a command's own exit
+# Variables: CMD, A, B, DEV, DEV_A, DEV_B, TIMEOUT, OUT, KARGS, MEMORY; for vm-test
+# RUN, JOBS, TEST_TIMEOUT. make itself ends with 2 whatever a command's own exit
 # status was; call testbed/vm to have that.
 
 .PHONY: vm-setup vm-run vm-demo vm-shell vm-pair vm-test vm-bench vm-selftest vm-clean

@@ -62,6 +62,8 @@ mkdir "$out/results"
 # shellcheck disable=SC2016 # that is for the guest to expand
 OUT=$out/results check "results go to the host" 0 "$vm" run 'echo kept >"$OUT/file"'
 verdict "results are kept" "no such file" grep -q kept "$out/results/file"
+# shellcheck disable=SC2016 # that is for the guest to expand
+MEMORY=4000 check "a guest has the memory that is asked for" 0 "$vm" run '(($(awk "/MemTotal/ {print \$2}" /proc/meminfo) > 3500 << 10))'
 
 check "a pair with two good sides is good" 0 "$vm" pair 'barrier x; echo from A' 'barrier x; echo from B'
 says "A's output has its name" "A| from A"

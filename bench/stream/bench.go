@@ -57,24 +57,16 @@ func (b *bench) measure(plan []job) (*results, error) {
 		start := time.Now()
 		for i, j := range plan {
 			b.speed.look()
-			for k, c := range j.contenders {
-				got := &r.Outcomes[i].Results[k].Rounds
-				if c.all != nil && round > 0 {
-					continue
-				}
-				begin := time.Now()
-				if c.all != nil {
-					all, err := c.all(b)
-					if err != nil {
-						if err := b.failed(j, c, err); err != nil {
-							return nil, err
-						}
-						continue
+			if j.isKept() {
+				if round == 0 { // with all that follow
+					if err := b.keep(j, &r.Outcomes[i]); err != nil {
+						return nil, err
 					}
-					*got = all
-					b.tell(j, c, all[len(all)-1], begin)
-					continue
 				}
+				continue
+			}
+			for k, c := range j.contenders {
+				begin := time.Now()
 				key := [2]int{i, k}
 				n := max(1, counts[key])
 				if round == 0 {
@@ -90,6 +82,7 @@ func (b *bench) measure(plan []job) (*results, error) {
 				b.tell(j, c, s, begin)
 				counts[key] = scaled(n, s.Took, b.length*time.Duration(max(1, j.longer)))
 				if round > 0 {
+					got := &r.Outcomes[i].Results[k].Rounds
 					*got = append(*got, s)
 				}
 			}
@@ -103,17 +96,25 @@ func (b *bench) measure(plan []job) (*results, error) {
 
 // failed goes on after a failure, with new processes: what the others did is worth having. The run ends with an error all the same.
 func (b *bench) failed(j job, c contender, err error) error {
+	if err := b.note(j, c, err); err != nil {
+		return err
+	}
+	b.pair.kill()
+	infos := b.pair.infos
+	b.pair, err = startPair(b.ctx)
+	maps.Copy(b.pair.infos, infos)
+	return err
+}
+
+// note remembers a failure. It returns an error if the whole run shall end.
+func (b *bench) note(j job, c contender, err error) error {
 	if b.ctx.Err() != nil {
 		return b.ctx.Err()
 	}
 	what := fmt.Sprintf("FAILED: %s, %s: %v", j.name, c.name, err)
 	fmt.Fprintln(os.Stderr, what)
 	b.failures = append(b.failures, what)
-	b.pair.kill()
-	infos := b.pair.infos
-	b.pair, err = startPair(b.ctx)
-	maps.Copy(b.pair.infos, infos)
-	return err
+	return nil
 }
 
 // tell follows the measurements, for those who wait or wonder.

@@ -137,25 +137,6 @@ func (p pair) run(tr transport, t task) (sample, error) {
 	return s, p.close()
 }
 
-// series does a task again and again on the same connections, each time for about so long. It is for work whose
-// connections take much longer to make than to measure.
-func (p pair) series(tr transport, t task, times int, length time.Duration) (all []sample, err error) {
-	addr, err := p.open(tr, t)
-	if err != nil {
-		return nil, err
-	}
-	for i := range times + 1 {
-		s, err := p.measure(tr, addr, t)
-		if err != nil {
-			return nil, err
-		}
-		if t.Iters = scaled(t.Iters, s.Took, length); i > 0 {
-			all = append(all, s)
-		}
-	}
-	return all, p.close()
-}
-
 // measure does a task on open connections.
 func (p pair) measure(tr transport, addr string, t task) (sample, error) {
 	first, err := p.usages()
@@ -195,61 +176,6 @@ func (p pair) measure(tr transport, addr string, t task) (sample, error) {
 		s.Numbers[nUneven] = r.Uneven
 	}
 	return s, nil
-}
-
-// idle holds connections that do nothing, in processes of their own.
-func idleSample(ctx context.Context, tr transport, t task, length time.Duration) (s sample, err error) {
-	p, err := startPair(ctx)
-	if err != nil {
-		return s, err
-	}
-	defer p.stop()
-	if _, err := p.run(tr, task{Kind: transfer, Size: 1, Count: 1, Iters: 1, Conns: 1}); err != nil { // what is needed once
-		return s, err
-	}
-	base, err := p.usages()
-	if err != nil {
-		return s, err
-	}
-	kernel := kernelMemory()
-	start := time.Now()
-	if _, err := p.open(tr, t); err != nil {
-		return s, err
-	}
-	opened := time.Since(start)
-	kernel = kernelMemory() - kernel
-	select {
-	case <-time.After(time.Second): // the accepting side finishes, the runtime's own work calms down
-	case <-ctx.Done():
-	}
-	before, err := p.usages()
-	if err != nil {
-		return s, err
-	}
-	select {
-	case <-time.After(length):
-	case <-ctx.Done():
-	}
-	after, err := p.usages()
-	if err != nil {
-		return s, err
-	}
-	n := float64(t.Conns)
-	var cpu time.Duration
-	var fds, pinned, resident, threads float64
-	for i := range after {
-		cpu += after[i].CPU - before[i].CPUAfter
-		fds += float64(after[i].FDs - base[i].FDs)
-		pinned += float64(after[i].Pinned - base[i].Pinned)
-		resident += float64(after[i].Resident - base[i].Resident)
-		threads = max(threads, float64(after[i].Threads))
-	}
-	s.Numbers = map[string]float64{
-		nValue:   float64(cpu.Microseconds()) / 1e3 / length.Seconds(),
-		nThreads: threads, nFDs: fds / n / 2, nPinned: pinned / n / 2 / (1 << 10), nResident: resident / n / 2 / (1 << 10),
-		nKernel: kernel / n / 2 / (1 << 10), nOpened: n / opened.Seconds(),
-	}
-	return s, p.close()
 }
 
 func (p *process) kill() {

@@ -42,7 +42,8 @@ type job struct {
 	name, group, unit string
 	smaller           bool // is better
 	size, conns       int
-	longer            int // times the usual length of a measurement; 0 is 1
+	longer            int  // times the usual length of a measurement; 0 is 1
+	kept              task // of kept connections, see keep.go; without a Kind there are none
 	contenders        []contender
 }
 
@@ -52,10 +53,12 @@ const bulk = 3
 
 // contender does a work n times, which means what is fit for the work, on average a moment each.
 type contender struct {
-	name string
-	run  func(b *bench, n int) (sample, error)
-	all  func(b *bench) ([]sample, error) // instead of run: all rounds one after the other
+	name      string
+	run       func(b *bench, n int) (sample, error)
+	transport transport // instead of run: of kept connections
 }
+
+func (j job) isKept() bool { return j.kept.Kind != "" }
 
 // rival is a way for two Go processes to be connected.
 type rival struct {
@@ -117,7 +120,7 @@ func planFor(o options) []job {
 	p.connects()
 	p.add(job{name: "http", group: gHTTP, unit: "requests/s", size: 1 << 10, conns: 8},
 		p.rivals(), func(n int, j job) task { return task{Kind: requests, Size: j.size, Count: n, Conns: j.conns} })
-	p.idle(o.idle)
+	p.idle()
 
 	var wanted []job
 	for _, j := range p.jobs {
@@ -247,29 +250,22 @@ func (p *planner) connects() {
 
 // many has so many connections that making them anew in every round would take most of the time.
 func (p *planner) many(n int) {
-	j := job{name: fmt.Sprintf("connections %d", n), group: gFan, unit: "messages/s", size: 64, conns: n}
-	for _, r := range p.rivals() {
-		j.contenders = append(j.contenders, contender{name: r.name, all: func(b *bench) ([]sample, error) {
-			return b.pair.series(r.transport, task{Kind: fan, Size: j.size, Iters: 2, Conns: j.conns}, b.rounds, b.length)
-		}})
-	}
-	p.jobs = append(p.jobs, j)
+	p.keep(job{name: fmt.Sprintf("connections %d", n), group: gFan, unit: "messages/s", size: 64, conns: n,
+		kept: task{Kind: fan, Size: 64, Iters: 2, Conns: n}}, p.rivals())
 }
 
-func (p *planner) idle(length time.Duration) {
-	j := job{name: "idle", group: gIdle, unit: "CPU ms/s", smaller: true, conns: 1000}
-	rivals := p.rivals()
+func (p *planner) idle() {
+	rivals := slices.DeleteFunc(p.rivals(), func(r rival) bool { return r.Kind == onUnix })
 	if p.device != "" {
 		rivals = append(rivals, rival{cRconn + ", no keepalive", transport{Kind: onDevice, Addr: p.device, NoKeepAlive: true}})
 	}
+	p.keep(job{name: "idle", group: gIdle, unit: "CPU ms/s", smaller: true, conns: 1000, kept: task{Kind: idle, Conns: 1000}}, rivals)
+}
+
+// keep makes contenders of rivals for work on kept connections.
+func (p *planner) keep(j job, rivals []rival) {
 	for _, r := range rivals {
-		if r.Kind == onUnix {
-			continue
-		}
-		j.contenders = append(j.contenders, contender{name: r.name, all: func(b *bench) ([]sample, error) {
-			s, err := idleSample(b.ctx, r.transport, task{Kind: idle, Conns: j.conns}, length)
-			return []sample{s}, err
-		}})
+		j.contenders = append(j.contenders, contender{name: r.name, transport: r.transport})
 	}
 	p.jobs = append(p.jobs, j)
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -188,7 +190,8 @@ func TestGoalsArePlanned(t *testing.T) {
 			require.Contains(t, about, j.group)
 			for _, c := range j.contenders {
 				planned[j.name+" "+c.name] = true
-				require.Equal(t, c.run == nil, c.all != nil, j.name)
+				require.Equal(t, j.isKept(), c.run == nil, j.name)
+				require.Equal(t, j.isKept(), c.transport.Kind != "", j.name)
 			}
 		}
 		for _, g := range list {
@@ -350,15 +353,81 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// inProcess is a worker that is a goroutine instead of a process.
+// TestMain lets the test's program be a worker, as it is the executable that startWorker finds.
+func TestMain(m *testing.M) {
+	if slices.Contains(os.Args, "-worker") {
+		if err := work(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// Contenders with kept connections make all rounds on them. One that fails leaves the others their results.
+func TestKeep(t *testing.T) {
+	tcp := contender{name: cTCP, transport: transport{Kind: onTCP, Addr: "127.0.0.1"}}
+	software := contender{name: cSoftware, transport: transport{Kind: onSoftware, Addr: "127.0.0.1"}}
+	broken := contender{name: "broken", transport: transport{Kind: onTCP, Addr: "192.0.2.1"}}
+	for _, kept := range []task{{Kind: fan, Size: 64, Iters: 2, Conns: 5}, {Kind: idle, Conns: 5}} {
+		t.Run(kept.Kind, func(t *testing.T) {
+			b, err := newBench(t.Context(), options{rounds: 3, length: 20 * time.Millisecond, idle: 50 * time.Millisecond})
+			require.NoError(t, err)
+			defer b.stop()
+			j := job{name: kept.Kind, kept: kept, contenders: []contender{broken, software, tcp}}
+			r, err := b.measure([]job{j})
+			require.NoError(t, err)
+			require.Len(t, b.failures, 1)
+			require.Contains(t, b.failures[0], "192.0.2.1")
+			require.Len(t, r.Settings, 1, "those of rconn")
+			results := r.Outcomes[0].Results
+			require.Empty(t, results[0].Rounds)
+			for _, m := range results[1:] {
+				require.Len(t, m.Rounds, 3, m.Contender)
+				for _, s := range m.Rounds {
+					if kept.Kind == fan {
+						require.Positive(t, s.Numbers[nValue], m.Contender)
+						require.NotEmpty(t, s.Times, m.Contender)
+						continue
+					}
+					require.GreaterOrEqual(t, s.Took, b.idle)
+					require.Greater(t, s.Numbers[nFDs], 0.5, m.Contender) // what came before may just have closed its own
+					require.Less(t, s.Numbers[nFDs], 5.0, m.Contender)
+					require.Positive(t, s.Numbers[nOpened], m.Contender)
+				}
+			}
+		})
+	}
+}
+
+// What idle connections use and hold is for a second, and for a connection at one end.
+func TestIdleSample(t *testing.T) {
+	p := &party{task: task{Kind: idle, Conns: 50}, kernel: 300 << 10, opened: 7,
+		base:  [2]usage{{FDs: 10, Pinned: 1 << 20}, {FDs: 12}},
+		begin: [2]usage{{CPUAfter: 5 * time.Second}, {CPUAfter: time.Second}}}
+	end := [2]usage{
+		{CPU: 5*time.Second + 20*time.Millisecond, FDs: 110, Pinned: 11 << 20, Resident: 4 << 20, Threads: 7},
+		{CPU: time.Second + 60*time.Millisecond, FDs: 112, Pinned: 10 << 20, Resident: 6 << 20, Threads: 5},
+	}
+	s := p.idleSample(end, 2*time.Second)
+	require.Equal(t, map[string]float64{nValue: 40, nThreads: 7, nFDs: 2, nPinned: 204.8, nResident: 102.4, nKernel: 3, nOpened: 7}, s.Numbers)
+	require.Equal(t, 2*time.Second, s.Took)
+}
+
+// inProcess is a worker that is a goroutine instead of a process. The pipes are the system's, as a process has them: in one without a buffer
+// the end of line behind an answer would wait for who reads on, who waits for the next request to be taken.
 func inProcess(t *testing.T) *process {
-	requests, to := io.Pipe()
-	from, replies := io.Pipe()
+	requests, to, err := os.Pipe()
+	require.NoError(t, err)
+	from, replies, err := os.Pipe()
+	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- work(requests, replies) }()
 	t.Cleanup(func() {
-		to.Close()
+		require.NoError(t, to.Close())
 		require.NoError(t, <-done)
+		require.NoError(t, errors.Join(requests.Close(), from.Close(), replies.Close()))
 	})
 	return &process{stdin: to, to: json.NewEncoder(to), from: json.NewDecoder(from)}
 }

@@ -2,5 +2,5 @@
 
 package softiwarp
 
-// keepFromChildren has nothing to do: what a child does to its copy does not reach this process.
-func keepFromChildren([]byte) error { return nil }
+// advise has nothing to do: what a child does to its copy does not reach this process.
+func advise([]byte) error { return nil }

@@ -13,7 +13,7 @@ func mapMemory(size int) ([]byte, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	if err := keepFromChildren(mem); err != nil {
+	if err := advise(mem); err != nil {
 		_ = syscall.Munmap(mem)
 		return nil, err
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -28,7 +29,7 @@ func main() {
 }
 
 const usage = `usage: vm setup | run COMMAND | shell | pair COMMAND_A COMMAND_B
-environment: DEV DEV_A DEV_B TIMEOUT OUT KARGS`
+environment: DEV DEV_A DEV_B TIMEOUT OUT KARGS MEMORY`
 
 // Exit status of a wrong call, as shells have it.
 const statusUsage = 2
@@ -60,7 +61,9 @@ func run(ctx context.Context, bed *vm.Bed, spec vm.Spec, limit string) (int, err
 		return statusUsage, err
 	}
 	defer cancel()
-	fill(&spec, "DEV")
+	if err := fill(&spec, "DEV"); err != nil {
+		return statusUsage, err
+	}
 	spec.Stdout = os.Stdout
 	result := bed.Run(ctx, spec)
 	return result.Status, result.Err
@@ -77,8 +80,9 @@ func pair(ctx context.Context, bed *vm.Bed, commandA, commandB string) (int, err
 	outB := &vm.PrefixWriter{Prefix: "B| ", Out: os.Stdout, Mu: &mu}
 	a := vm.Spec{Command: commandA, Stdout: outA}
 	b := vm.Spec{Command: commandB, Stdout: outB}
-	fill(&a, "DEV_A")
-	fill(&b, "DEV_B")
+	if err := errors.Join(fill(&a, "DEV_A"), fill(&b, "DEV_B")); err != nil {
+		return statusUsage, err
+	}
 	resultA, resultB := bed.RunPair(ctx, a, b)
 	outA.Flush()
 	outB.Flush()
@@ -102,10 +106,16 @@ func verdict(a, b vm.Result) (int, error) {
 }
 
 // fill takes the rest of spec from the environment.
-func fill(spec *vm.Spec, devVar string) {
+func fill(spec *vm.Spec, devVar string) (err error) {
 	spec.Dev = cmp.Or(os.Getenv(devVar), os.Getenv("DEV"))
 	spec.Out = os.Getenv("OUT")
 	spec.KArgs = os.Getenv("KARGS")
+	if memory := os.Getenv("MEMORY"); memory != "" {
+		if spec.Memory, err = strconv.Atoi(memory); err != nil || spec.Memory <= 0 {
+			return fmt.Errorf("MEMORY=%q: want MiB", memory)
+		}
+	}
+	return nil
 }
 
 func withLimit(ctx context.Context, limit string) (context.Context, context.CancelFunc, error) {

@@ -23,6 +23,9 @@ func (b *Bed) qemuArgs(m *machine) []string {
 	if m.role != "" { // two guests share this machine
 		cpus, memory = 1, 1500
 	}
+	if m.spec.Memory > 0 {
+		memory = m.spec.Memory
+	}
 	kargs := "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off no5lvl nowatchdog random.trust_cpu=on net.ifnames=0 " + m.spec.KArgs
 
 	args := []string{

@@ -13,6 +13,7 @@ type Spec struct {
 	Out     string    // host directory that is $OUT in the guest; default one that is discarded
 	Stdout  io.Writer // gets both outputs of Command as they come; default nowhere
 	KArgs   string    // more arguments for the kernel
+	Memory  int       // MiB; default 3072 for a guest alone, 1500 for each of a pair
 
 	// OnStart, if not nil, is called once the guest is up and Command about to run.
 	OnStart func()

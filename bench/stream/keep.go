@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Some work is on so many connections that making them takes much longer than measuring. There each contender makes its connections
+// once, in two processes of its own, and keeps them while all contenders make all rounds.
+
+// party is a contender with its connections.
+type party struct {
+	contender
+	pair   pair
+	addr   string
+	task   task
+	base   [2]usage  // without the connections
+	opened float64   // connections in a second
+	kernel float64   // bytes that the kernel took for them
+	began  time.Time // a watch
+	begin  [2]usage
+	rounds []sample
+	err    error
+}
+
+// keep makes all rounds of a job on kept connections, and one before them that does not count.
+func (b *bench) keep(j job, o *outcome) (err error) {
+	parties := make([]*party, len(j.contenders))
+	defer func() {
+		for _, p := range parties {
+			if p != nil {
+				p.pair.kill() // they have closed their connections, or have failed
+			}
+		}
+	}()
+	for k, c := range j.contenders {
+		if parties[k], err = hold(b.ctx, c, j.kept); err != nil {
+			return err
+		}
+	}
+	for range b.rounds + 1 {
+		in := slices.DeleteFunc(slices.Clone(parties), func(p *party) bool { return p.err != nil })
+		if j.kept.Kind == idle {
+			b.watch(in)
+		} else {
+			b.alternate(in)
+		}
+	}
+	for k, p := range parties {
+		maps.Copy(b.pair.infos, p.pair.infos)
+		if p.err == nil {
+			p.err = p.pair.close()
+		}
+		if p.err != nil {
+			if err := b.note(j, p.contender, p.err); err != nil {
+				return err
+			}
+			continue
+		}
+		o.Results[k].Rounds = p.rounds[1:]
+	}
+	return nil
+}
+
+// hold starts the processes of a party and makes its connections. What goes wrong with these is the party's error.
+func hold(ctx context.Context, c contender, t task) (*party, error) {
+	p := &party{contender: c, task: t}
+	var err error
+	if p.pair, err = startPair(ctx); err != nil {
+		return nil, err
+	}
+	p.err = p.open()
+	return p, nil
+}
+
+func (p *party) open() (err error) {
+	// What is needed once.
+	if _, err := p.pair.run(p.transport, task{Kind: transfer, Size: 1, Count: 1, Iters: 1, Conns: 1}); err != nil {
+		return err
+	}
+	if p.base, err = p.pair.usages(); err != nil {
+		return err
+	}
+	kernel := kernelMemory()
+	start := time.Now()
+	if p.addr, err = p.pair.open(p.transport, p.task); err != nil {
+		return err
+	}
+	p.opened = float64(p.task.Conns) / time.Since(start).Seconds()
+	p.kernel = kernelMemory() - kernel
+	return nil
+}
+
+// alternate is a round in which one works after the other.
+func (b *bench) alternate(parties []*party) {
+	for _, p := range parties {
+		s, err := p.pair.measure(p.transport, p.addr, p.task)
+		if err != nil {
+			p.err = err
+			continue
+		}
+		p.task.Iters = scaled(p.task.Iters, s.Took, b.length)
+		p.rounds = append(p.rounds, s)
+	}
+}
+
+// watch is a round in which all do nothing, at the same time: what little they use is counted for each process.
+func (b *bench) watch(parties []*party) {
+	for _, p := range parties {
+		p.begin, p.err = p.pair.usages()
+		p.began = time.Now()
+	}
+	select {
+	case <-time.After(b.idle):
+	case <-b.ctx.Done():
+	}
+	for _, p := range parties {
+		took := time.Since(p.began)
+		end, err := p.pair.usages()
+		if p.err = errors.Join(p.err, err); p.err == nil {
+			p.rounds = append(p.rounds, p.idleSample(end, took))
+		}
+	}
+}
+
+// idleSample is what the processes used in the time, and what they hold.
+func (p *party) idleSample(end [2]usage, took time.Duration) sample {
+	var cpu time.Duration
+	var fds, pinned, resident, threads int
+	for i := range end {
+		cpu += end[i].CPU - p.begin[i].CPUAfter
+		fds += end[i].FDs - p.base[i].FDs
+		pinned += end[i].Pinned - p.base[i].Pinned
+		resident += end[i].Resident - p.base[i].Resident
+		threads = max(threads, end[i].Threads)
+	}
+	ends := float64(2 * p.task.Conns)
+	return sample{Took: took, Numbers: map[string]float64{
+		nValue:    cpu.Seconds() * 1e3 / took.Seconds(),
+		nThreads:  float64(threads),
+		nFDs:      float64(fds) / ends,
+		nPinned:   float64(pinned) / ends / (1 << 10),
+		nResident: float64(resident) / ends / (1 << 10),
+		nKernel:   p.kernel / ends / (1 << 10),
+		nOpened:   p.opened,
+	}}
+}
