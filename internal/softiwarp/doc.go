@@ -46,7 +46,7 @@
 //
 // # Memory
 //
-// AllocMR maps memory outside Go's heap. Memory of the caller's (RegMR) may be of the heap: it is kept alive and pinned, and the race detector
+// AllocMR maps memory outside Go's heap, which is taken by the page, as it is touched. Memory of the caller's (RegMR) may be of the heap: it is kept alive and pinned, and the race detector
 // sees what the device does to it. Memory is never locked, pages may have any size, and bytes are placed in whatever order they come:
 // AccessOnDemand, AccessHugeTLB and AccessRelaxedOrdering are taken and change nothing. With AccessZeroBased work requests and the wire
 // have offsets.
