@@ -46,10 +46,10 @@
 //
 // # Memory
 //
-// AllocMR maps memory outside Go's heap, which is taken by the page, as it is touched. Memory of the caller's (RegMR) may be of the heap: it is kept alive and pinned, and the race detector
-// sees what the device does to it. Memory is never locked, pages may have any size, and bytes are placed in whatever order they come:
-// AccessOnDemand, AccessHugeTLB and AccessRelaxedOrdering are taken and change nothing. With AccessZeroBased work requests and the wire
-// have offsets.
+// AllocMR maps memory outside Go's heap, which is taken by the page, as it is touched. Memory of the caller's (RegMR) may be of the heap: it is
+// kept alive and pinned, and the race detector sees what the device does to it. Memory is never locked, pages may have any size, and
+// bytes are placed in whatever order they come: AccessOnDemand, AccessHugeTLB and AccessRelaxedOrdering are taken and change
+// nothing. With AccessZeroBased work requests and the wire have offsets.
 //
 // Atomics of peers are executed with the processor's own instructions, as those of package sync/atomic: the program and its peers
 // may change the same word (verbs.AtomicGlob). It must lie at a multiple of 8 in memory, also where addresses begin at 0.
