@@ -44,9 +44,9 @@ func (b *bench) keep(j job, o *outcome) (err error) {
 	for range b.rounds + 1 {
 		in := slices.DeleteFunc(slices.Clone(parties), func(p *party) bool { return p.err != nil })
 		if j.kept.Kind == idle {
-			b.watch(in)
+			b.watch(j, in)
 		} else {
-			b.alternate(in)
+			b.alternate(j, in)
 		}
 	}
 	for k, p := range parties {
@@ -95,20 +95,22 @@ func (p *party) open() (err error) {
 }
 
 // alternate is a round in which one works after the other.
-func (b *bench) alternate(parties []*party) {
+func (b *bench) alternate(j job, parties []*party) {
 	for _, p := range parties {
+		begin := time.Now()
 		s, err := p.pair.measure(p.transport, p.addr, p.task)
 		if err != nil {
 			p.err = err
 			continue
 		}
+		b.tell(j, p.contender, s, begin)
 		p.task.Iters = scaled(p.task.Iters, s.Took, b.length)
 		p.rounds = append(p.rounds, s)
 	}
 }
 
 // watch is a round in which all do nothing, at the same time: what little they use is counted for each process.
-func (b *bench) watch(parties []*party) {
+func (b *bench) watch(j job, parties []*party) {
 	for _, p := range parties {
 		p.begin, p.err = p.pair.usages()
 		p.began = time.Now()
@@ -120,9 +122,12 @@ func (b *bench) watch(parties []*party) {
 	for _, p := range parties {
 		took := time.Since(p.began)
 		end, err := p.pair.usages()
-		if p.err = errors.Join(p.err, err); p.err == nil {
-			p.rounds = append(p.rounds, p.idleSample(end, took))
+		if p.err = errors.Join(p.err, err); p.err != nil {
+			continue
 		}
+		s := p.idleSample(end, took)
+		b.tell(j, p.contender, s, p.began)
+		p.rounds = append(p.rounds, s)
 	}
 }
 
