@@ -42,7 +42,7 @@ else
 	# With idle=poll the guest's processors do not halt: waking those costs more than RDMA does, and most of the noise comes from it. And the
 	# time comes from the processor's counter as on any real machine, not from an emulated timer chip at several µs a look.
 	# The memory is for thousands of connections at once.
-	OUT=$PWD/$out TIMEOUT=${TIMEOUT:-3000} MEMORY=6144 DEV=rxe KARGS=${KARGS-idle=poll tsc=reliable clocksource=tsc} testbed/vm run \
+	OUT=$PWD/$out TIMEOUT=${TIMEOUT:-3000} MEMORY=${MEMORY:-6144} DEV=rxe KARGS=${KARGS-idle=poll tsc=reliable clocksource=tsc} testbed/vm run \
 		"HOST_LOAD=$HOST_LOAD $(command_for /out -addr 10.9.0.1 -peers "$out")"
 fi
 if [[ ${DOC:-} ]]; then

@@ -20,8 +20,8 @@ type party struct {
 	base   [2]usage  // without the connections
 	opened float64   // connections in a second
 	kernel float64   // bytes that the kernel took for them
-	began  time.Time // a watch
-	begin  [2]usage
+	began  time.Time // when idle connections are watched
+	begin  [2]usage  // then
 	rounds []sample
 	err    error
 }
