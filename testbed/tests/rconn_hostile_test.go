@@ -383,6 +383,8 @@ func (s *stage) greed(t *testing.T) {
 		binary.BigEndian.PutUint64(b[24:], 1<<40)
 		binary.BigEndian.PutUint32(b[36:], 1<<30)
 	}} {
+		// What the listener kept of the connections before is not this one's.
+		waitFor(t, "memory to be given back", func() bool { return registered(t) == 0 })
 		h, c, err := s.meet(t, s, hostileRecv, change)
 		if err != nil {
 			t.Fatal(err)

@@ -32,7 +32,7 @@ func judge(label string, r record, guest vm.Result) outcome {
 	if o.passed {
 		return o
 	}
-	o.detail = r.output
+	o.detail = r.told()
 	switch {
 	case !r.begun:
 		o.fail("was not run")
@@ -83,6 +83,7 @@ type report struct {
 	mu             sync.Mutex
 	out            io.Writer
 	passed, failed int
+	failures       []string // labels
 }
 
 func (r *report) add(o outcome) {
@@ -97,15 +98,19 @@ func (r *report) add(o outcome) {
 		return
 	}
 	r.failed++
+	r.failures = append(r.failures, o.label)
 	fmt.Fprintf(r.out, "FAIL %s\n%s\n", o.label, indent(o.detail, "     "))
 }
 
-// close prints the last line and returns the exit status: 0 only if all of the
+// close prints which failed, far below where each said so, and the last line, and returns the exit status: 0 only if all of the
 // expected passed, and there were any.
 func (r *report) close(expected int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failed += max(0, expected-r.passed-r.failed)
+	for _, label := range r.failures {
+		fmt.Fprintf(r.out, "\nfailed: %s", label)
+	}
 	fmt.Fprintf(r.out, "\n%d passed, %d failed\n", r.passed, r.failed)
 	if r.failed > 0 || r.passed == 0 {
 		return 1

@@ -51,6 +51,16 @@ func (r *record) seen() (lines []string) {
 	return lines
 }
 
+var reBegin = regexp.MustCompile(`(?m)^=== (RUN|PAUSE|CONT) .*\n`)
+
+// told is what a test printed, once it has ended without the names of what it began: what failed has its name beside what it says.
+func (r *record) told() string {
+	if !r.ended {
+		return r.output
+	}
+	return reBegin.ReplaceAllString(r.output, "")
+}
+
 // A transcript takes a guest's output apart into records.
 type transcript struct {
 	progress func() // called when a test begins or ends
