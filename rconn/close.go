@@ -51,8 +51,8 @@ func (c *Conn) Close() error {
 	for c.posting || c.registering > 0 {
 		c.quiet.Wait()
 	}
-	if c.err != nil {
-		c.ep.pool = nil // who knows what the peer did
+	if c.err != nil || c.cfg.Linger == 0 {
+		c.ep.pool = nil // no orderly end, or nobody looked: who knows what the peer did
 	}
 	c.mu.Unlock()
 

@@ -3,6 +3,7 @@ package rconn
 import (
 	"encoding/binary"
 	"errors"
+	"syscall"
 
 	"github.com/rconn/rdma/cm"
 	"github.com/rconn/rdma/ring"
@@ -132,7 +133,16 @@ func (e *endpoint) obtain(send, recv int) error {
 	if ok {
 		return nil
 	}
-	return e.memory.register(dev, send, recv)
+	return e.roomFor(func() error { return e.memory.register(dev, send, recv) })
+}
+
+// roomFor registers memory, a second time if there was none to be had and the pool has some to give up.
+func (e *endpoint) roomFor(register func() error) error {
+	err := register()
+	if errors.Is(err, syscall.ENOMEM) && e.pool != nil && e.pool.drop() {
+		err = register()
+	}
+	return err
 }
 
 // postAll prepares the receives and posts them all.

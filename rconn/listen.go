@@ -272,6 +272,7 @@ func (l *Listener) handshake(req cm.Request) (*Conn, error) {
 	answer := ep.answer(l.cfg, req.Param())
 	ep.reads = answer.InitiatorDepth > 0
 	if err := req.Accept(ctx, answer); err != nil {
+		ep.pool = nil
 		ep.release(l.cfg)
 		return nil, err
 	}

@@ -92,12 +92,13 @@ func (p *pool) tick() {
 	p.free(old)
 }
 
-// drop frees all.
-func (p *pool) drop() {
+// drop frees all, and tells whether there was any.
+func (p *pool) drop() bool {
 	p.mu.Lock()
 	all := p.remove(0, len(p.spare))
 	p.mu.Unlock()
 	p.free(all)
+	return len(all) > 0
 }
 
 // close is the last drop.

@@ -157,6 +157,12 @@ func TestPoolRefuses(t *testing.T) {
 			_, err = a.Read(make([]byte, 1))
 			require.ErrorIs(t, err, syscall.ECONNRESET)
 		}},
+		"broken, seen by nobody": {before: func(t *testing.T, _ *network, _ *Listener, d, a *Conn) {
+			_, err := d.ep.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("?")}})
+			require.NoError(t, err)
+			synctest.Wait()
+		}},
+		"given up": {before: func(t *testing.T, _ *network, _ *Listener, d, a *Conn) { require.NoError(t, a.SetLinger(0)) }},
 		"device fails": {before: func(_ *testing.T, n *network, _ *Listener, _, _ *Conn) {
 			n.b.Fail(verbstest.Modify, 1, verbs.ErrDeviceRemoved)
 		}},
@@ -178,6 +184,48 @@ func TestPoolRefuses(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Memory that is kept is given up when there is none left for a connection, or for a ring that grows.
+func TestPoolGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, verbstest.Config{}, Config{})
+		ln := n.listen(t, n.addr)
+		defer ln.Close()
+		d1, a1 := n.connect(t, ln, ln.Addr().String())
+		d2, a2 := n.connect(t, ln, ln.Addr().String())
+		hangUp(t, d1, a1)
+		// Locked memory is short as long as the listener has spares.
+		defer n.b.On(verbstest.AllocMR, func() error {
+			if spares(ln) > 0 {
+				return syscall.ENOMEM
+			}
+			return nil
+		})()
+		require.Equal(t, 1, spares(ln))
+		a2.mu.Lock()
+		a2.registerRecv(1 << 20)
+		a2.mu.Unlock()
+		synctest.Wait()
+		require.NotNil(t, a2.ep.bigRecv)
+		require.Zero(t, spares(ln))
+		hangUp(t, d2, a2)
+
+		require.Equal(t, 1, spares(ln))
+		ln.cfg.RecvBuffer = 200 << 10 // what is kept does not fit
+		d, a := n.connect(t, ln, ln.Addr().String())
+		require.Zero(t, spares(ln))
+		talk(t, d, a, "made it")
+		hangUp(t, d, a)
+
+		// None at all: the connection is refused, and nothing is left.
+		defer n.b.On(verbstest.AllocMR, func() error { return syscall.ENOMEM })()
+		ln.cfg.RecvBuffer = 300 << 10
+		_, err := n.dialer().Dial("rdma", ln.Addr().String())
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		synctest.Wait()
+		require.Equal(t, verbstest.Objects{Listeners: 1}, n.fab.Objects())
+	})
 }
 
 // The memory of a device that is removed does not hold it up.

@@ -42,6 +42,9 @@ func newBench(ctx context.Context, o options) (*bench, error) {
 
 func (b *bench) stop() { b.pair.stop() }
 
+// gaveUp is the count of a contender that failed once.
+const gaveUp = -1
+
 // measure makes all measurements, in rounds. The first warms up, and tells how much can be done in the time.
 func (b *bench) measure(plan []job) (*results, error) {
 	r := &results{Head: b.head(), Processors: runtime.NumCPU(), Notes: b.warnings()}
@@ -56,7 +59,6 @@ func (b *bench) measure(plan []job) (*results, error) {
 	for round := range b.rounds + 1 {
 		start := time.Now()
 		for i, j := range plan {
-			b.speed.look()
 			if j.isKept() {
 				if round == 0 { // with all that follow
 					if err := b.keep(j, &r.Outcomes[i]); err != nil {
@@ -65,24 +67,30 @@ func (b *bench) measure(plan []job) (*results, error) {
 				}
 				continue
 			}
+			b.speed.look()
 			for k, c := range j.contenders {
-				begin := time.Now()
 				key := [2]int{i, k}
+				if counts[key] == gaveUp {
+					continue
+				}
+				begin := time.Now()
 				n := max(1, counts[key])
 				if round == 0 {
 					n = j.first()
 				}
 				s, err := c.run(b, n)
+				got := &r.Outcomes[i].Results[k].Rounds
 				if err != nil {
 					if err := b.failed(j, c, err); err != nil {
 						return nil, err
 					}
+					// Its rounds would be compared with others'.
+					counts[key], *got = gaveUp, nil
 					continue
 				}
 				b.tell(j, c, s, begin)
 				counts[key] = scaled(n, s.Took, b.length*time.Duration(max(1, j.longer)))
 				if round > 0 {
-					got := &r.Outcomes[i].Results[k].Rounds
 					*got = append(*got, s)
 				}
 			}

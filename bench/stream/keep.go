@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -27,21 +26,15 @@ type party struct {
 }
 
 // keep makes all rounds of a job on kept connections, and one before them that does not count.
-func (b *bench) keep(j job, o *outcome) (err error) {
+func (b *bench) keep(j job, o *outcome) error {
 	parties := make([]*party, len(j.contenders))
-	defer func() {
-		for _, p := range parties {
-			if p != nil {
-				p.pair.kill() // they have closed their connections, or have failed
-			}
-		}
-	}()
 	for k, c := range j.contenders {
-		if parties[k], err = hold(b.ctx, c, j.kept); err != nil {
-			return err
-		}
+		p := hold(b.ctx, c, j.kept)
+		defer p.kill() // it has closed its connections, or has failed
+		parties[k] = p
 	}
 	for range b.rounds + 1 {
+		b.speed.look()
 		in := slices.DeleteFunc(slices.Clone(parties), func(p *party) bool { return p.err != nil })
 		if j.kept.Kind == idle {
 			b.watch(j, in)
@@ -52,7 +45,7 @@ func (b *bench) keep(j job, o *outcome) (err error) {
 	for k, p := range parties {
 		maps.Copy(b.pair.infos, p.pair.infos)
 		if p.err == nil {
-			p.err = p.pair.close()
+			p.end(p.pair.close())
 		}
 		if p.err != nil {
 			if err := b.note(j, p.contender, p.err); err != nil {
@@ -65,15 +58,29 @@ func (b *bench) keep(j job, o *outcome) (err error) {
 	return nil
 }
 
-// hold starts the processes of a party and makes its connections. What goes wrong with these is the party's error.
-func hold(ctx context.Context, c contender, t task) (*party, error) {
+// hold starts the processes of a party and makes its connections. What goes wrong is the party's error.
+func hold(ctx context.Context, c contender, t task) *party {
 	p := &party{contender: c, task: t}
-	var err error
-	if p.pair, err = startPair(ctx); err != nil {
-		return nil, err
+	if p.pair, p.err = startPair(ctx); p.err == nil {
+		p.end(p.open())
 	}
-	p.err = p.open()
-	return p, nil
+	return p
+}
+
+// end notes an error, if it is one. What the party has would be in the way of the others.
+func (p *party) end(err error) {
+	if err != nil {
+		p.err = err
+		p.kill()
+	}
+}
+
+// kill ends the processes, if that was not done before.
+func (p *party) kill() {
+	if p.pair.client != nil {
+		p.pair.kill()
+	}
+	p.pair.client, p.pair.server = nil, nil
 }
 
 func (p *party) open() (err error) {
@@ -100,7 +107,7 @@ func (b *bench) alternate(j job, parties []*party) {
 		begin := time.Now()
 		s, err := p.pair.measure(p.transport, p.addr, p.task)
 		if err != nil {
-			p.err = err
+			p.end(err)
 			continue
 		}
 		b.tell(j, p.contender, s, begin)
@@ -109,20 +116,30 @@ func (b *bench) alternate(j job, parties []*party) {
 	}
 }
 
+// keepalivePeriod is how far apart the questions of an idle rconn are: the default of Config.KeepAlive and a step, of which it has eight. In less
+// time many of a thousand connections ask, or none, as it happens.
+const keepalivePeriod = 15 * time.Second * 9 / 8
+
 // watch is a round in which all do nothing, at the same time: what little they use is counted for each process.
 func (b *bench) watch(j job, parties []*party) {
 	for _, p := range parties {
-		p.begin, p.err = p.pair.usages()
+		var err error
+		p.begin, err = p.pair.usages()
 		p.began = time.Now()
+		p.end(err)
 	}
 	select {
 	case <-time.After(b.idle):
 	case <-b.ctx.Done():
 	}
 	for _, p := range parties {
+		if p.err != nil {
+			continue
+		}
 		took := time.Since(p.began)
 		end, err := p.pair.usages()
-		if p.err = errors.Join(p.err, err); p.err != nil {
+		if err != nil {
+			p.end(err)
 			continue
 		}
 		s := p.idleSample(end, took)

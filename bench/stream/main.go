@@ -43,7 +43,7 @@ func main() {
 	flag.StringVar(&o.addr, "addr", "", "measure the RDMA device that serves this `address` of this host too")
 	flag.IntVar(&o.rounds, "rounds", 7, "how often each measurement is made, after one that warms up")
 	flag.DurationVar(&o.length, "time", 300*time.Millisecond, "how long one measurement takes, about")
-	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle connections are watched")
+	flag.DurationVar(&o.idle, "idle", keepalivePeriod, "how long idle connections are watched: by default as long as each asks its peer once")
 	only := flag.String("only", "", "measure only work whose name matches this `regexp`")
 	who := flag.String("who", "", "measure only contenders whose name matches this `regexp`: one alone, for a profile")
 	flag.StringVar(&o.peers, "peers", "", "the `folder` with the C programs of testbed/peers; without it their measurements fail")

@@ -68,7 +68,8 @@ func number(title, name string) column {
 func to(contender string) column {
 	return column{"to " + contender, func(o *outcome, m *measured) string {
 		base := o.find(contender)
-		if base == nil || base == m || len(base.Rounds) == 0 || len(m.Rounds) == 0 {
+		// Idle, plain sockets use nothing but what it takes to tell so.
+		if o.Group == gIdle || base == nil || base == m || len(base.Rounds) == 0 || len(m.Rounds) == 0 {
 			return ""
 		}
 		return fmt.Sprintf("%.2f", ratioOf(m.numbers(nValue), base.numbers(nValue)).value)
