@@ -44,15 +44,13 @@ func (c *Conn) Close() error {
 	for _, s := range []*side{&c.rd, &c.wr, &c.rest} {
 		s.op.Unlock()
 	}
-	if c.cfg.Linger > 0 {
-		c.linger()
-	}
+	orderly := c.cfg.Linger > 0 && c.linger()
 	c.released = true
 	for c.posting || c.registering > 0 {
 		c.quiet.Wait()
 	}
-	if c.err != nil || c.cfg.Linger == 0 {
-		c.ep.pool = nil // no orderly end, or nobody looked: who knows what the peer did
+	if c.err != nil || !orderly {
+		c.ep.pool = nil // who knows what the peer did, or still does
 	}
 	c.mu.Unlock()
 
@@ -61,8 +59,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// linger sends what is left and the end of the stream, and waits until they are there.
-func (c *Conn) linger() {
+// linger sends what is left and the end of the stream, and waits until they are there, or the peer has ended its own. False: neither came.
+func (c *Conn) linger() bool {
 	c.closing.deadline = time.Now().Add(c.cfg.Linger)
 	c.stream.Discard() // a peer that still sends must get to see the end
 	c.stream.Disconnect()
@@ -71,6 +69,7 @@ func (c *Conn) linger() {
 		c.cfg.Logger.Info("rdma connection closed before the peer had everything, or had answered", "local", c.laddr, "remote", c.raddr,
 			"linger", c.cfg.Linger)
 	}
+	return c.stream.Drained() || c.stream.PeerDisconnected()
 }
 
 // drained tells whether Close has nothing left to wait for.

@@ -3,7 +3,6 @@ package rconn
 import (
 	"encoding/binary"
 	"errors"
-	"syscall"
 
 	"github.com/rconn/rdma/cm"
 	"github.com/rconn/rdma/ring"
@@ -51,6 +50,14 @@ const recvBit = 1 << 63
 // newEndpoint makes the objects for a connection on id, with memory of the pool, if not nil, and posts the receives. When it fails, id is
 // still the caller's.
 func newEndpoint(id cm.ID, cfg Config, pool *pool) (*endpoint, error) {
+	e, err := tryEndpoint(id, cfg, pool)
+	if pool.makesRoom(err) {
+		e, err = tryEndpoint(id, cfg, pool)
+	}
+	return e, err
+}
+
+func tryEndpoint(id cm.ID, cfg Config, pool *pool) (*endpoint, error) {
 	e := &endpoint{id: id, pool: pool, out: new(batch), spare: new(batch)}
 	if err := e.build(cfg); err != nil {
 		if ferr := e.free(); ferr != nil {
@@ -133,16 +140,7 @@ func (e *endpoint) obtain(send, recv int) error {
 	if ok {
 		return nil
 	}
-	return e.roomFor(func() error { return e.memory.register(dev, send, recv) })
-}
-
-// roomFor registers memory, a second time if there was none to be had and the pool has some to give up.
-func (e *endpoint) roomFor(register func() error) error {
-	err := register()
-	if errors.Is(err, syscall.ENOMEM) && e.pool != nil && e.pool.drop() {
-		err = register()
-	}
-	return err
+	return e.memory.register(dev, send, recv)
 }
 
 // postAll prepares the receives and posts them all.

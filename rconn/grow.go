@@ -77,11 +77,10 @@ func (c *Conn) registerRecv(size int) {
 
 // register gets memory for a larger ring. If there is none to be had, that is so for good.
 func (c *Conn) register(size int, access verbs.Access, to *verbs.MR, g *growth) {
-	var mr verbs.MR
-	err := c.ep.roomFor(func() (err error) {
+	mr, err := c.ep.pd.AllocMR(size, access)
+	if c.ep.pool.makesRoom(err) {
 		mr, err = c.ep.pd.AllocMR(size, access)
-		return err
-	})
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {

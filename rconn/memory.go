@@ -13,14 +13,8 @@ type memory struct {
 	recv verbs.MR // table, receive ring, message slots: the peer writes here
 }
 
-// register maps and registers memory of those sizes. When it fails, nothing of it is left.
+// register maps and registers memory of those sizes. When it fails, free has to be called all the same.
 func (m *memory) register(dev verbs.Device, send, recv int) (err error) {
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, m.free())
-			*m = memory{}
-		}
-	}()
 	if m.pd, err = dev.AllocPD(); err != nil {
 		return err
 	}

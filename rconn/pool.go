@@ -1,9 +1,12 @@
 package rconn
 
 import (
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rconn/rdma/verbs"
@@ -22,6 +25,9 @@ type pool struct {
 	unused int      // so many, from the first one on, were not taken since the last tick
 	timer  *time.Timer
 	closed bool
+
+	freeing sync.Mutex // not together with mu: freeing takes a while
+	freed   atomic.Int64
 }
 
 const (
@@ -92,13 +98,19 @@ func (p *pool) tick() {
 	p.free(old)
 }
 
-// drop frees all, and tells whether there was any.
+// drop frees all, and tells whether there was any, also if another call is just freeing it.
 func (p *pool) drop() bool {
+	before := p.freed.Load()
 	p.mu.Lock()
 	all := p.remove(0, len(p.spare))
 	p.mu.Unlock()
 	p.free(all)
-	return len(all) > 0
+	return p.freed.Load() != before
+}
+
+// makesRoom tells whether to try again what failed for want of memory, since the pool had some. A nil pool has none.
+func (p *pool) makesRoom(err error) bool {
+	return p != nil && errors.Is(err, syscall.ENOMEM) && p.drop()
 }
 
 // close is the last drop.
@@ -124,9 +136,12 @@ func (p *pool) remove(i, j int) []memory {
 }
 
 func (p *pool) free(old []memory) {
+	p.freeing.Lock()
+	defer p.freeing.Unlock()
 	for k := range old {
 		if err := old[k].free(); err != nil {
 			p.logger.Warn("rdma memory not released", "err", err)
 		}
 	}
+	p.freed.Add(int64(len(old)))
 }

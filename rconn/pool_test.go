@@ -160,7 +160,16 @@ func TestPoolRefuses(t *testing.T) {
 		"broken, seen by nobody": {before: func(t *testing.T, _ *network, _ *Listener, d, a *Conn) {
 			_, err := d.ep.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("?")}})
 			require.NoError(t, err)
-			synctest.Wait()
+			require.NoError(t, a.SetLinger(0))
+		}},
+		"broken, and no linger": {cfg: Config{Linger: -1}, before: func(t *testing.T, _ *network, _ *Listener, d, _ *Conn) {
+			_, err := d.ep.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("?")}})
+			require.NoError(t, err)
+		}},
+		"not answered": {cfg: Config{Linger: time.Second}, before: func(t *testing.T, n *network, _ *Listener, _, a *Conn) {
+			n.fab.Cut(n.a, n.b)
+			_, err := a.Write([]byte("anybody there?"))
+			require.NoError(t, err)
 		}},
 		"given up": {before: func(t *testing.T, _ *network, _ *Listener, d, a *Conn) { require.NoError(t, a.SetLinger(0)) }},
 		"device fails": {before: func(_ *testing.T, n *network, _ *Listener, _, _ *Conn) {

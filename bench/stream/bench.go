@@ -108,10 +108,13 @@ func (b *bench) failed(j job, c contender, err error) error {
 		return err
 	}
 	b.pair.kill()
-	infos := b.pair.infos
-	b.pair, err = startPair(b.ctx)
-	maps.Copy(b.pair.infos, infos)
-	return err
+	pair, err := startPair(b.ctx)
+	if err != nil {
+		return err
+	}
+	pair.infos = b.pair.infos
+	b.pair = pair
+	return nil
 }
 
 // note remembers a failure. It returns an error if the whole run shall end.

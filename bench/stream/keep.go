@@ -36,6 +36,9 @@ func (b *bench) keep(j job, o *outcome) error {
 	for range b.rounds + 1 {
 		b.speed.look()
 		in := slices.DeleteFunc(slices.Clone(parties), func(p *party) bool { return p.err != nil })
+		if len(in) == 0 {
+			break
+		}
 		if j.kept.Kind == idle {
 			b.watch(j, in)
 		} else {
@@ -123,10 +126,8 @@ const keepalivePeriod = 15 * time.Second * 9 / 8
 // watch is a round in which all do nothing, at the same time: what little they use is counted for each process.
 func (b *bench) watch(j job, parties []*party) {
 	for _, p := range parties {
-		var err error
-		p.begin, err = p.pair.usages()
+		p.begin, p.err = p.pair.usages()
 		p.began = time.Now()
-		p.end(err)
 	}
 	select {
 	case <-time.After(b.idle):
@@ -137,14 +138,16 @@ func (b *bench) watch(j job, parties []*party) {
 			continue
 		}
 		took := time.Since(p.began)
-		end, err := p.pair.usages()
-		if err != nil {
-			p.end(err)
+		var end [2]usage
+		if end, p.err = p.pair.usages(); p.err != nil {
 			continue
 		}
 		s := p.idleSample(end, took)
 		b.tell(j, p.contender, s, p.began)
 		p.rounds = append(p.rounds, s)
+	}
+	for _, p := range parties {
+		p.end(p.err) // now: all that it has is freed, which would be work in the time of the others
 	}
 }
 

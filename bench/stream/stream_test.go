@@ -429,7 +429,7 @@ func TestPartyFails(t *testing.T) {
 			require.NotNil(t, client.cmd.ProcessState, "the other process lives")
 			require.NoError(t, stays.err)
 			require.Len(t, stays.rounds, 2)
-			if kind == idle { // what was used before a round is not the round's
+			if kind == idle && runtime.GOOS == "linux" { // what was used before a round is not the round's
 				require.Greater(t, stays.began, began)
 				require.Greater(t, stays.begin[0].CPUAfter, begin[0].CPUAfter)
 			}

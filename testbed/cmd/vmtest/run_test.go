@@ -110,7 +110,7 @@ func TestRun(t *testing.T) {
 		{"TestRxeFine TestRxeToo", 0, 1, "2 passed, 0 failed", []string{"ok   rxe/TestRxeFine  0.10s\n"}},
 		{"TestBothFine", 0, 2, "2 passed, 0 failed", []string{"ok   rxe/TestBothFine", "ok   siw/TestBothFine"}},
 		{"", 1, 0, "0 passed, 0 failed", nil},
-		{"TestRxeFails TestRxeToo", 1, 1, "1 passed, 1 failed", []string{"FAIL rxe/TestRxeFails\n     the output\n", "\n\nfailed: rxe/TestRxeFails\n1 passed"}},
+		{"TestRxeFails TestRxeToo", 1, 1, "1 passed, 1 failed", []string{"FAIL rxe/TestRxeFails\n     === RUN   TestRxeFails\n     the output\n", "\n\nfailed: rxe/TestRxeFails\n1 passed"}},
 		{"TestRxeShows", 0, 1, "1 passed, 0 failed", []string{"TestRxeShows  0.10s\n     17 bytes\n\n"}},
 		{"TestPairRxeShows", 0, 1, "1 passed, 0 failed", []string{"0.10s\n     A: A17 bytes\n     B: B17 bytes\n\n"}},
 		{"TestRxeSkips", 1, 1, "0 passed, 1 failed", []string{"without a PASS"}},
@@ -147,6 +147,14 @@ func TestRun(t *testing.T) {
 				t.Logf("output:\n%s", out)
 			}
 		})
+	}
+}
+
+// Who said something keeps its name.
+func TestTold(t *testing.T) {
+	r := record{output: "=== RUN   TestA\n=== RUN   TestA/quiet\n=== RUN   TestA/speaks\n    a_test.go:1: of speaks\n=== RUN   TestA/dies\nSIGSEGV\n--- FAIL: TestA"}
+	if got, want := r.told(), "=== RUN   TestA/speaks\n    a_test.go:1: of speaks\n=== RUN   TestA/dies\nSIGSEGV\n--- FAIL: TestA\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

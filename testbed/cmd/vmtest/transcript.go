@@ -51,14 +51,18 @@ func (r *record) seen() (lines []string) {
 	return lines
 }
 
-var reBegin = regexp.MustCompile(`(?m)^=== (RUN|PAUSE|CONT) .*\n`)
-
-// told is what a test printed, once it has ended without the names of what it began: what failed has its name beside what it says.
+// told is what a test printed, without the names of parts that said nothing: those before another name.
 func (r *record) told() string {
-	if !r.ended {
-		return r.output
+	const name = "=== "
+	var b strings.Builder
+	for rest := r.output; rest != ""; {
+		line, after, _ := strings.Cut(rest, "\n")
+		if !strings.HasPrefix(line, name) || !strings.HasPrefix(after, name) {
+			b.WriteString(line + "\n")
+		}
+		rest = after
 	}
-	return reBegin.ReplaceAllString(r.output, "")
+	return b.String()
 }
 
 // A transcript takes a guest's output apart into records.
