@@ -93,8 +93,17 @@ func TestClosedBeforeSent(t *testing.T) {
 
 // TestFlushWaitsForReceiver: a READ that flushes gives its memory back, so it must not while a part of the answer is on its way there.
 func TestFlushWaitsForReceiver(t *testing.T) {
-	x, _ := newPair(t, Config{}, pairSize{})
+	x, y := newPair(t, Config{}, pairSize{})
 	q := x.qp.(*qp)
+	eventually(t, "nobody else receives", func() bool { // after a wait the duty is vacant for a moment
+		y.send(t, 1)
+		x.recv(t)
+		return q.duty.take()
+	})
+	defer func() {
+		q.endReceiving(false) // once more, if the test has failed before
+		q.duty.leave()
+	}()
 	q.mu.Lock()
 	q.gate, q.gated = nil, true // nothing is sent
 	q.receiving = true          // a system call places what comes
